@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT
+"""Layer normalization, done exactly, fast, and provably right everywhere."""
+
+from layernorm.dispatch import Plan, Stats
+from layernorm.functional import (
+    batch_norm,
+    batch_norm_backward,
+    get_num_threads,
+    group_norm,
+    group_norm_backward,
+    instance_norm,
+    instance_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    normalize,
+    normalize_backward,
+    plan,
+    rms_norm,
+    rms_norm_backward,
+    set_num_threads,
+)
+from layernorm.spec.norm_spec import UNKNOWN, NormSpec
+
+__version__ = "0.1.0"

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: MIT
+"""This file carries one call: it checks the arrays, lays them out as rows, picks the backend and runs it."""
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layernorm.frameworks.numpy import array_of
+from layernorm.ops.backends import choose
+from layernorm.ops.layout import Array, Layout, Parameter, layout_of
+from layernorm.ops.reference import rounded, xhat_of
+from layernorm.spec.dtypes import DTYPES
+from layernorm.spec.errors import ArgumentError, SpecError
+from layernorm.spec.norm_spec import Axes, NormSpec
+
+
+class Stats(NamedTuple):
+    """What a forward pass saves for the backward pass: three arrays, normalized axes kept as 1.
+
+    They are of the compute type: float64 for float64 input, else float32. The mean is `mean + residue`: near a
+    large offset the rounding of a single float32 mean puts gradients off by thousands of ulp.
+    """
+
+    mean: Array
+    residue: Array
+    rstd: Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `normalize` would run a spec on an array, and why; printing it says so in one line."""
+
+    backend: str
+    layout: str
+    rows: int
+    columns: int
+    threads: int
+    why: str
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
+        told = f"{self.backend}: {self.rows} rows of {self.columns}, {self.layout}, {threads}"
+        return told + (f" ({self.why})" if self.why else "")
+
+
+def forward(
+    x: Array,
+    spec: NormSpec,
+    gamma: object,
+    beta: object,
+    *,
+    mean: object = None,
+    var: object = None,
+    update: float | None = None,
+    out: Array | None = None,
+    return_stats: bool = False,
+    backend: str | None = None,
+) -> Array | tuple[Array, Stats]:
+    """Run a spec on x; see `functional.normalize`."""
+    layout = _layout(x, spec)
+    scale = _parameter("gamma", gamma, "scale_axes", spec, layout)
+    shift = _parameter("beta", beta, "shift_axes", spec, layout)
+    given = _given(spec, layout, mean, var, update)
+    if out is not None:
+        x, scale, shift = _check_out(out, x, scale, shift)
+    result = _empty_like(x) if out is None else out.view(np.ndarray)
+    chosen, _ = choose(spec, x.dtype.name, backend)
+    stats = np.full((3, layout.rows), np.nan, _compute(x)) if return_stats else None
+    if x.size:
+        extra = () if given is None else (given, update)
+        rows = layout.rows_of(x)
+        if layout.is_view(x) and _is_plain(result, layout):
+            chosen.forward(rows, spec, scale, shift, layout.rows_of(result), stats, *extra)
+        else:
+            rows = np.array(rows, order="C")
+            chosen.forward(rows, spec, scale, shift, rows, stats, *extra)
+            result[...] = layout.array_of(rows)
+    y = result if out is None else out
+    return y if stats is None else (y, Stats(*(layout.statistics_of(s) for s in stats)))
+
+
+def backward(
+    dy: object,
+    x: Array,
+    spec: NormSpec,
+    gamma: object,
+    stats: Sequence[object] | None,
+    *,
+    mean: object = None,
+    var: object = None,
+    update: float | None = None,
+    backend: str | None = None,
+) -> tuple[Array, Array | None, Array]:
+    """Differentiate a spec at x; see `functional.normalize_backward`."""
+    layout = _layout(x, spec)
+    scale = _parameter("gamma", gamma, "scale_axes", spec, layout)
+    given = _given(spec, layout, mean, var, update) if stats is None else None
+    slope = array_of(dy, "dy")
+    if slope.shape != x.shape:
+        raise ArgumentError(
+            f"dy has shape {slope.shape} but x has {x.shape}; pass the gradient of the output."
+        )
+    wide = np.promote_types(slope.dtype, x.dtype)
+    rows, slopes = (np.ascontiguousarray(layout.rows_of(a)).astype(wide, copy=False) for a in (x, slope))
+    chosen, _ = choose(spec, wide.name, backend)
+    if stats is None and chosen.NAME != "reference":
+        _, stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)  # type: ignore[misc]
+    saved = None if stats is None else _saved(stats, layout, rows)
+    dx = np.empty(rows.shape, wide)
+    extra = () if given is None else (given, update)
+    scale_like, shift_like = _gradients_like(gamma, scale, spec, layout, rows)
+    shared = scale_like.parameter.index is None and shift_like.parameter.index is None
+    sums = None
+    if x.size:
+        sums = chosen.backward(slopes, rows, spec, scale, saved, dx, shared, *extra)
+    if sums is None:  # the parameters differ from row to row, or there are no rows
+        xhat = xhat_of(rows, spec, saved, *extra)
+        sums = slopes.astype(np.float64) * xhat, slopes.astype(np.float64)
+    result = _empty_like(x)
+    result[...] = layout.array_of(rounded(dx, x.dtype.name) if wide != x.dtype else dx)
+    return result, None if gamma is None else scale_like.sum_up(sums[0]), shift_like.sum_up(sums[1])
+
+
+def plan_of(x: Array, spec: NormSpec, backend: str | None = None) -> Plan:
+    """Say how a spec would run on x; see `functional.plan`."""
+    layout = _layout(x, spec)
+    chosen, why = choose(spec, x.dtype.name, backend)
+    view = layout.is_view(x) and _is_plain(x, layout)
+    threads = min(chosen.threads_for(x.nbytes), max(layout.rows, 1))
+    told = "read where they are" if view else "copied to rows and back"
+    return Plan(chosen.NAME, told, layout.rows, layout.columns, threads, why)
+
+
+def axes_of(axis: int | Sequence[int] | None, shape: tuple[int, ...], name: str = "axis") -> Axes:
+    """Check an axis argument against a shape and give plain axes from the end, so that specs are shared.
+
+    Raises:
+        ArgumentError: x has no axes, or one of these is out of range, repeated, not an integer, or none is named.
+    """
+    ndim = len(shape)
+    if ndim == 0:
+        raise ArgumentError(
+            "x has no axes (shape ()), so there is nothing to average over; pass a 1-D array or more."
+        )
+    if axis is None:
+        return tuple(range(-ndim, 0))
+    try:
+        named = [operator.index(a) for a in (axis if isinstance(axis, Iterable) else (axis,))]
+    except TypeError:
+        raise ArgumentError(
+            f"{name}={axis!r} is not an axis; pass an int, a tuple of ints, or None for all."
+        ) from None
+    if not named:
+        raise ArgumentError(f"{name}={axis!r} names no axis; name at least one, or pass None for all.")
+    for a in named:
+        if not -ndim <= a < ndim:
+            raise ArgumentError(
+                f"{name}={axis!r} is out of range for x of shape {shape}; use {-ndim} to {ndim - 1}."
+            )
+    plain = sorted(a % ndim - ndim for a in named)
+    if len(set(plain)) != len(plain):
+        raise ArgumentError(f"{name}={axis!r} names an axis of shape {shape} twice; name each once.")
+    return tuple(plain)
+
+
+def checked_eps(eps: object) -> float:
+    """Check an epsilon.
+
+    Raises:
+        ArgumentError: it is not a finite number of at least 0.
+    """
+    try:
+        value = float(eps)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError(f"eps={eps!r} is not a number; pass one such as 1e-5.") from None
+    if not 0 <= value < math.inf:
+        raise ArgumentError(f"eps={eps!r} must be finite and at least 0; LayerNorm's usual value is 1e-5.")
+    return value
+
+
+def _layout(x: Array, spec: NormSpec) -> Layout:
+    if x.ndim == 0:
+        axes_of(None, x.shape)
+    unknown = spec.unknown()
+    if unknown:
+        raise SpecError(
+            f"the spec leaves {', '.join(unknown)} unknown, which would change the result; fill in with "
+            'spec.assume(VARIANTS["bert"]), say, or dataclasses.replace.'
+        )
+    if spec.eps_at != "none":
+        checked_eps(spec.eps)
+    return layout_of(x.shape, spec)
+
+
+def _parameter(name: str, value: object, field: str, spec: NormSpec, layout: Layout) -> Parameter | None:
+    """Check a gamma or beta against its three forms and lay it out; NumPy's broadcasting is not one of them."""
+    if value is None:
+        return None
+    axes = getattr(spec.resolve(len(layout.shape)), field)
+    if axes is None:
+        raise ArgumentError(
+            f"{name} is given but the spec has none ({field}=None); set {field}, or leave {name} out."
+        )
+    array = array_of(value, name)
+    shape, per_group = layout.shape, axes == "group"
+    plain = (spec.groups,) if per_group else tuple(shape[a] for a in axes)
+    ndim = len(shape)
+    if array.ndim == 0:
+        return layout.parameter(array.reshape((1,) * ndim), per_group=False)
+    if array.shape == plain:
+        if not per_group:
+            array = array.reshape([n if a in axes else 1 for a, n in enumerate(shape)])
+        return layout.parameter(array, per_group)
+    # a 1-D x: (1,) for many columns is a slip, and a scalar can be passed as one
+    whole = (
+        ndim > 1 and array.ndim == ndim and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
+    )
+    if whole:
+        return layout.parameter(array, per_group=False)
+    slip = f" ({name}={value!r} looks like a shape, not values)" if value == shape[-1:] else ""
+    raise ArgumentError(
+        f"{name} has shape {array.shape} but x has shape {shape}{slip}; pass a scalar, an array of shape {plain}, or "
+        f"one with {ndim} axes, each of length 1 or x's."
+    )
+
+
+def _given(
+    spec: NormSpec, layout: Layout, mean: object, var: object, update: float | None
+) -> tuple[Array, Array] | None:
+    wanted = spec.statistics in ("stored", "updated")
+    if not wanted:
+        if mean is not None or var is not None or update is not None:
+            raise ArgumentError(
+                'mean, var and update are for stored statistics, but the spec says statistics="input"; leave them '
+                'out, or set statistics="stored".'
+            )
+        return None
+    if mean is None or var is None:
+        raise ArgumentError(f'statistics="{spec.statistics}" needs both mean and var; pass the running ones.')
+    if (spec.statistics == "updated") != (update is not None):
+        raise ArgumentError(
+            f'update={update!r} with statistics="{spec.statistics}": it is the weight of this input in updated '
+            "statistics (0.1 where ONNX says momentum=0.9), and belongs to those alone."
+        )
+    both = [layout.given(name, array_of(v, name)) for name, v in (("mean", mean), ("var", var))]
+    return both[0].astype(np.float64), both[1].astype(np.float64)
+
+
+def _check_out(
+    out: object, x: Array, scale: Parameter | None, shift: Parameter | None
+) -> tuple[Array, Parameter | None, Parameter | None]:
+    """Check out, and copy whatever it would overwrite before it is read."""
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"out is a {type(out).__name__}; pass a NumPy array of shape {x.shape} and type {x.dtype}."
+        )
+    if out.shape != x.shape:
+        raise ArgumentError(
+            f"out has shape {out.shape} but the result has {x.shape}; pass one of that shape."
+        )
+    if out.dtype.newbyteorder("=") != x.dtype:
+        raise ArgumentError(f"out has type {out.dtype} but the result has {x.dtype}; pass one of that type.")
+    if not out.flags.writeable:
+        raise ArgumentError("out is read-only; pass an array that can be written to.")
+    same = out.__array_interface__["data"] == x.__array_interface__["data"] and out.strides == x.strides
+    if not same and np.may_share_memory(out, x):
+        x = x.copy()
+    kept = [
+        Parameter(p.values.copy(), p.index, p.gather) if p and np.may_share_memory(out, p.values) else p
+        for p in (scale, shift)
+    ]
+    return x, kept[0], kept[1]
+
+
+def _is_plain(out: Array, layout: Layout) -> bool:
+    """Tell whether a kernel can write rows straight into out."""
+    if not (layout.is_view(out) and out.dtype.isnative and out.flags.aligned):
+        return False
+    rows = layout.rows_of(out)
+    return layout.rows <= 1 or abs(rows.strides[0]) >= layout.columns * out.itemsize
+
+
+def _empty_like(x: Array) -> Array:
+    return np.empty_like(x, subok=False)
+
+
+def _compute(x: Array) -> np.dtype[Any]:
+    return np.dtype(DTYPES[x.dtype.name].compute)
+
+
+def _saved(stats: Sequence[object], layout: Layout, rows: Array) -> Array:
+    if len(stats) != 3:
+        raise ArgumentError(f"stats holds {len(stats)} arrays; pass the Stats that return_stats=True gave.")
+    arrays = [array_of(s, "stats") for s in stats]
+    for array in arrays:
+        if array.shape != layout.statistics_shape:
+            raise ArgumentError(
+                f"stats has an array of shape {array.shape} but x of shape {layout.shape} has statistics of shape "
+                f"{layout.statistics_shape}; pass the Stats of this x and axis."
+            )
+    return np.stack([a.reshape(-1) for a in arrays]).astype(_compute(rows))
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """The form in which a parameter's gradient is given back."""
+
+    parameter: Parameter
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def sum_up(self, rows: Array) -> Array:
+        total = self.parameter.gather(np.atleast_2d(rows)).reshape(self.shape)
+        return rounded(total, self.dtype.name).astype(self.dtype)
+
+
+def _gradients_like(
+    gamma: object, scale: Parameter | None, spec: NormSpec, layout: Layout, rows: Array
+) -> tuple[_Gradient, _Gradient]:
+    """Say what dgamma and dbeta are like: gamma's shape and type, else the shape that the spec names."""
+    axes = spec.resolve(len(layout.shape)).scale_axes
+    if axes is None:
+        axes = spec.resolve(len(layout.shape)).axes
+    per_group = axes == "group"
+    plain = tuple(n if a in axes else 1 for a, n in enumerate(layout.shape))  # type: ignore[operator]
+    named = layout.parameter(np.ones((spec.groups,) if per_group else plain), per_group)
+    compute = _compute(rows)
+    shape = (spec.groups,) if per_group else tuple(layout.shape[a] for a in axes)  # type: ignore
+    shift = _Gradient(named, shape, compute)
+    if scale is None:
+        return shift, shift
+    array = array_of(gamma, "gamma")
+    floating = isinstance(gamma, np.ndarray) and gamma.dtype.name in DTYPES
+    like = _Gradient(scale, array.shape, array.dtype if floating else compute)
+    return like, (like if array.ndim else shift)

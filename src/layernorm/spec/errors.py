@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""This file names every way in which the package refuses: one class a kind, one code a document."""
+
+
+class LayerNormError(Exception):
+    """Any refusal of this package; `code` is what the command line's error document says."""
+
+    code = "bad-input"
+
+
+class ArgumentError(LayerNormError, ValueError):
+    """An argument has a value, size or shape that cannot be what was meant."""
+
+
+class ArrayTypeError(LayerNormError, TypeError):
+    """An array, or its type of number, is one that this package does not normalize."""
+
+
+class SpecError(LayerNormError, ValueError):
+    """A NormSpec contradicts itself, cannot be resolved, or leaves open what would change a number."""
+
+
+class UnknownCodeError(LayerNormError, LookupError):
+    """A name was asked for that has no page or row."""
+
+    code = "not-found"
