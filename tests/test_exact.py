@@ -95,7 +95,8 @@ def test_arrays_and_numbers_stand_on_either_side():
         assert isinstance(got, DD)
     assert (array - three).to_float().tolist() == [-2.0, -1.0]
     assert (6.0 / three).to_float() == 2.0
-    assert DD(1.0, 1e-17).ldexp(3000).to_float() == np.inf
+    with np.errstate(over="ignore"):
+        assert DD(1.0, -1e-17).ldexp(3000).to_float() == np.inf
     assert DD.of(np.zeros((0, 3))).sum(axis=0).hi.tolist() == [[0.0, 0.0, 0.0]]
 
 
@@ -110,10 +111,7 @@ def check_forward(x, exact, gamma, beta, eps, centered, ddof=0, columns=slice(No
         if mpf(2) ** -960 < denominator < mpf(2) ** 960:
             assert abs(exactly(exact.rstd, (row, 0)) * denominator - 1) <= ROW
         spread = max(abs(v - values[0]) for v in values)
-        assert (
-            abs(exactly(exact.mean, (row, 0)) - (mean if centered else 0))
-            <= ROW * (abs(mean) + spread) + FLOOR
-        )
+        assert abs(exactly(exact.mean, (row, 0)) - (mean if centered else 0)) <= ROW * (abs(mean) + spread) + FLOOR
         for j in range(x.shape[1])[columns]:
             g, b = mpf(float(gamma[j])), mpf(float(beta[j]))
             assert abs(exactly(exact.xhat, (row, j)) - xhat[j]) <= ROW * (abs(xhat[j]) + rho) + FLOOR
@@ -233,9 +231,7 @@ def test_the_check_can_fail():
     xhat = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
     y = DD.of(gamma.astype(float) * xhat + beta)
     with pytest.raises(AssertionError):
-        check_forward(
-            x, type(exact)(y, exact.xhat, exact.rho, exact.mean, exact.rstd), gamma, beta, 1e-5, True
-        )
+        check_forward(x, type(exact)(y, exact.xhat, exact.rho, exact.mean, exact.rstd), gamma, beta, 1e-5, True)
 
 
 def test_error_keeps_the_digits_below_a_float64():
@@ -373,15 +369,11 @@ def test_golden_answers_by_textbook_numpy(case):
         others = tuple(axis for axis in range(x.ndim) if axis not in {a % x.ndim for a in axes})
         dy = np.array(case["dy"])
         assert np.array(case["dbeta"], dtype=float) == pytest.approx(dy.sum(axis=others), rel=1e-10)
-        assert np.array(case["dgamma"], dtype=float) == pytest.approx(
-            (dy * xhat).sum(axis=others), rel=1e-7, abs=1e-7
-        )
+        assert np.array(case["dgamma"], dtype=float) == pytest.approx((dy * xhat).sum(axis=others), rel=1e-7, abs=1e-7)
     if "dy" in case and (spec["centered"], spec["eps_at"], spec["ddof"]) == (True, "variance", 0):
         g = gamma * dy
         dx = rstd * (g - g.mean(**keep) - xhat * (g * xhat).mean(**keep))
-        assert np.array(case["dx"], dtype=float) == pytest.approx(
-            dx, rel=1e-7, abs=1e-7 * np.abs(rstd * g).max()
-        )
+        assert np.array(case["dx"], dtype=float) == pytest.approx(dx, rel=1e-7, abs=1e-7 * np.abs(rstd * g).max())
 
 
 DIFFERENTIABLE = [case for case in CASES if "dx" in case and np.ndim(case["x"]) == 2 and len(case["x"]) == 1]

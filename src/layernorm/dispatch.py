@@ -11,7 +11,7 @@ import numpy as np
 
 from layernorm.frameworks.numpy import array_of
 from layernorm.ops.backends import choose
-from layernorm.ops.layout import Array, Layout, Parameter, layout_of
+from layernorm.ops.layout import Array, Layout, Parameter, ParameterAxes, layout_of
 from layernorm.ops.reference import rounded, xhat_of
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.errors import ArgumentError, SpecError
@@ -62,8 +62,8 @@ def forward(
 ) -> Array | tuple[Array, Stats]:
     """Run a spec on x; see `functional.normalize`."""
     layout = _layout(x, spec)
-    scale = _parameter("gamma", gamma, "scale_axes", spec, layout)
-    shift = _parameter("beta", beta, "shift_axes", spec, layout)
+    scale = _parameter("gamma", gamma, layout.scale_axes, layout)
+    shift = _parameter("beta", beta, layout.shift_axes, layout)
     given = _given(spec, layout, mean, var, update)
     if out is not None:
         x, scale, shift = _check_out(out, x, scale, shift)
@@ -97,22 +97,20 @@ def backward(
 ) -> tuple[Array, Array | None, Array]:
     """Differentiate a spec at x; see `functional.normalize_backward`."""
     layout = _layout(x, spec)
-    scale = _parameter("gamma", gamma, "scale_axes", spec, layout)
+    scale = _parameter("gamma", gamma, layout.scale_axes, layout)
     given = _given(spec, layout, mean, var, update) if stats is None else None
     slope = array_of(dy, "dy")
     if slope.shape != x.shape:
-        raise ArgumentError(
-            f"dy has shape {slope.shape} but x has {x.shape}; pass the gradient of the output."
-        )
+        raise ArgumentError(f"dy has shape {slope.shape} but x has {x.shape}; pass the gradient of the output.")
     wide = np.promote_types(slope.dtype, x.dtype)
     rows, slopes = (np.ascontiguousarray(layout.rows_of(a)).astype(wide, copy=False) for a in (x, slope))
     chosen, _ = choose(spec, wide.name, backend)
     if stats is None and chosen.NAME != "reference":
-        _, stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)  # type: ignore[misc]
+        stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)[1]
     saved = None if stats is None else _saved(stats, layout, rows)
     dx = np.empty(rows.shape, wide)
     extra = () if given is None else (given, update)
-    scale_like, shift_like = _gradients_like(gamma, scale, spec, layout, rows)
+    scale_like, shift_like = _gradients_like(gamma, scale, layout, rows)
     shared = scale_like.parameter.index is None and shift_like.parameter.index is None
     sums = None
     if x.size:
@@ -143,24 +141,18 @@ def axes_of(axis: int | Sequence[int] | None, shape: tuple[int, ...], name: str 
     """
     ndim = len(shape)
     if ndim == 0:
-        raise ArgumentError(
-            "x has no axes (shape ()), so there is nothing to average over; pass a 1-D array or more."
-        )
+        raise ArgumentError("x has no axes (shape ()), so there is nothing to average over; pass a 1-D array or more.")
     if axis is None:
         return tuple(range(-ndim, 0))
     try:
         named = [operator.index(a) for a in (axis if isinstance(axis, Iterable) else (axis,))]
     except TypeError:
-        raise ArgumentError(
-            f"{name}={axis!r} is not an axis; pass an int, a tuple of ints, or None for all."
-        ) from None
+        raise ArgumentError(f"{name}={axis!r} is not an axis; pass an int, a tuple of ints, or None for all.") from None
     if not named:
         raise ArgumentError(f"{name}={axis!r} names no axis; name at least one, or pass None for all.")
     for a in named:
         if not -ndim <= a < ndim:
-            raise ArgumentError(
-                f"{name}={axis!r} is out of range for x of shape {shape}; use {-ndim} to {ndim - 1}."
-            )
+            raise ArgumentError(f"{name}={axis!r} is out of range for x of shape {shape}; use {-ndim} to {ndim - 1}.")
     plain = sorted(a % ndim - ndim for a in named)
     if len(set(plain)) != len(plain):
         raise ArgumentError(f"{name}={axis!r} names an axis of shape {shape} twice; name each once.")
@@ -196,18 +188,16 @@ def _layout(x: Array, spec: NormSpec) -> Layout:
     return layout_of(x.shape, spec)
 
 
-def _parameter(name: str, value: object, field: str, spec: NormSpec, layout: Layout) -> Parameter | None:
+def _parameter(name: str, value: object, axes: ParameterAxes, layout: Layout) -> Parameter | None:
     """Check a gamma or beta against its three forms and lay it out; NumPy's broadcasting is not one of them."""
     if value is None:
         return None
-    axes = getattr(spec.resolve(len(layout.shape)), field)
     if axes is None:
-        raise ArgumentError(
-            f"{name} is given but the spec has none ({field}=None); set {field}, or leave {name} out."
-        )
+        field = {"gamma": "scale_axes", "beta": "shift_axes"}[name]
+        raise ArgumentError(f"{name} is given but the spec has none ({field}=None); set {field}, or leave {name} out.")
     array = array_of(value, name)
     shape, per_group = layout.shape, axes == "group"
-    plain = (spec.groups,) if per_group else tuple(shape[a] for a in axes)
+    plain = layout.parameter_shape(axes)
     ndim = len(shape)
     if array.ndim == 0:
         return layout.parameter(array.reshape((1,) * ndim), per_group=False)
@@ -216,9 +206,7 @@ def _parameter(name: str, value: object, field: str, spec: NormSpec, layout: Lay
             array = array.reshape([n if a in axes else 1 for a, n in enumerate(shape)])
         return layout.parameter(array, per_group)
     # a 1-D x: (1,) for many columns is a slip, and a scalar can be passed as one
-    whole = (
-        ndim > 1 and array.ndim == ndim and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
-    )
+    whole = ndim > 1 and array.ndim == ndim and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
     if whole:
         return layout.parameter(array, per_group=False)
     slip = f" ({name}={value!r} looks like a shape, not values)" if value == shape[-1:] else ""
@@ -255,13 +243,9 @@ def _check_out(
 ) -> tuple[Array, Parameter | None, Parameter | None]:
     """Check out, and copy whatever it would overwrite before it is read."""
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"out is a {type(out).__name__}; pass a NumPy array of shape {x.shape} and type {x.dtype}."
-        )
+        raise ArgumentError(f"out is a {type(out).__name__}; pass a NumPy array of shape {x.shape} and type {x.dtype}.")
     if out.shape != x.shape:
-        raise ArgumentError(
-            f"out has shape {out.shape} but the result has {x.shape}; pass one of that shape."
-        )
+        raise ArgumentError(f"out has shape {out.shape} but the result has {x.shape}; pass one of that shape.")
     if out.dtype.newbyteorder("=") != x.dtype:
         raise ArgumentError(f"out has type {out.dtype} but the result has {x.dtype}; pass one of that type.")
     if not out.flags.writeable:
@@ -318,19 +302,15 @@ class _Gradient:
         return rounded(total, self.dtype.name).astype(self.dtype)
 
 
-def _gradients_like(
-    gamma: object, scale: Parameter | None, spec: NormSpec, layout: Layout, rows: Array
-) -> tuple[_Gradient, _Gradient]:
+def _gradients_like(gamma: object, scale: Parameter | None, layout: Layout, rows: Array) -> tuple[_Gradient, _Gradient]:
     """Say what dgamma and dbeta are like: gamma's shape and type, else the shape that the spec names."""
-    axes = spec.resolve(len(layout.shape)).scale_axes
-    if axes is None:
-        axes = spec.resolve(len(layout.shape)).axes
+    own = layout.normalized if layout.channel_axis is None else (layout.channel_axis,)
+    axes = layout.scale_axes or layout.shift_axes or own
     per_group = axes == "group"
-    plain = tuple(n if a in axes else 1 for a, n in enumerate(layout.shape))  # type: ignore[operator]
-    named = layout.parameter(np.ones((spec.groups,) if per_group else plain), per_group)
+    shape = layout.parameter_shape(axes)
+    spread = shape if per_group else tuple(n if a in axes else 1 for a, n in enumerate(layout.shape))
     compute = _compute(rows)
-    shape = (spec.groups,) if per_group else tuple(layout.shape[a] for a in axes)  # type: ignore
-    shift = _Gradient(named, shape, compute)
+    shift = _Gradient(layout.parameter(np.ones(spread), per_group), shape, compute)
     if scale is None:
         return shift, shift
     array = array_of(gamma, "gamma")

@@ -24,7 +24,8 @@ def layer_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps
                scale_axis: Axis = None, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
 def layer_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, axis: Axis = -1, *,
-               scale_axis: Axis = None, out: Array | None = None, return_stats: Yes) -> tuple[Array, Stats]: ...  # fmt: skip
+               scale_axis: Axis = None, out: Array | None = None, return_stats: Yes
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def layer_norm(
     x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, axis: Axis = -1, *,
     scale_axis: Axis = None, out: Array | None = None, return_stats: bool = False,
@@ -97,7 +98,8 @@ def rms_norm(x: Like, gamma: Like | None = None, *, beta: Like | None = None, ep
              scale_axis: Axis = None, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
 def rms_norm(x: Like, gamma: Like | None = None, *, beta: Like | None = None, eps: float = 1e-6, axis: Axis = -1,
-             scale_axis: Axis = None, out: Array | None = None, return_stats: Yes) -> tuple[Array, Stats]: ...  # fmt: skip
+             scale_axis: Axis = None, out: Array | None = None, return_stats: Yes
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def rms_norm(
     x: Like, gamma: Like | None = None, *, beta: Like | None = None, eps: float = 1e-6, axis: Axis = -1,
     scale_axis: Axis = None, out: Array | None = None, return_stats: bool = False,
@@ -141,7 +143,8 @@ def group_norm(x: Like, groups: int, gamma: Like | None = None, beta: Like | Non
 @overload
 def group_norm(x: Like, groups: int, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
                channel_axis: int = 1, group_order: GroupOrder = "blocked", out: Array | None = None,
-               return_stats: Yes) -> tuple[Array, Stats]: ...  # fmt: skip
+               return_stats: Yes
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def group_norm(
     x: Like, groups: int, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
     channel_axis: int = 1, group_order: GroupOrder = "blocked", out: Array | None = None,
@@ -191,7 +194,8 @@ def instance_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, 
                   channel_axis: int = 1, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
 def instance_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
-                  channel_axis: int = 1, out: Array | None = None, return_stats: Yes) -> tuple[Array, Stats]: ...  # fmt: skip
+                  channel_axis: int = 1, out: Array | None = None, return_stats: Yes
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def instance_norm(
     x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
     channel_axis: int = 1, out: Array | None = None, return_stats: bool = False,
@@ -234,7 +238,8 @@ def batch_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps
 @overload
 def batch_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
                channel_axis: int = 1, mean: Like | None = None, var: Like | None = None, out: Array | None = None,
-               return_stats: Yes) -> tuple[Array, Stats]: ...  # fmt: skip
+               return_stats: Yes
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def batch_norm(
     x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
     channel_axis: int = 1, mean: Like | None = None, var: Like | None = None, out: Array | None = None,
@@ -401,9 +406,7 @@ def _group_spec(x: Array, groups: int, eps: float, channel_axis: int, order: Gro
     )  # fmt: skip
 
 
-def _channel_spec(
-    x: Array, eps: float, channel_axis: int, least: int, function: str, stored: bool = False
-) -> NormSpec:
+def _channel_spec(x: Array, eps: float, channel_axis: int, least: int, function: str, stored: bool = False) -> NormSpec:
     (channel,) = _channel(x, channel_axis, least, function)
     axes = tuple(a for a in range(x.ndim) if a != channel and (a or function == "batch_norm"))
     return NormSpec(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file normalizes data: one feature, a column, across many examples, the rows."""
 
+import importlib
 from typing import Any, Self
 
 import numpy as np
@@ -136,11 +137,19 @@ class Standardizer:
         """
         for name, value in params.items():
             if name not in self.get_params():
-                raise ArgumentError(
-                    f"Standardizer has no option {name!r}; it has {', '.join(self.get_params())}."
-                )
+                raise ArgumentError(f"Standardizer has no option {name!r}; it has {', '.join(self.get_params())}.")
             setattr(self, name, value)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        # Only scikit-learn (1.6 or later) asks for it, so it is loaded; a pipeline that ends here must know.
+        tags = importlib.import_module("sklearn.utils")
+        return tags.Tags(
+            estimator_type=None,
+            target_tags=tags.TargetTags(required=False),
+            transformer_tags=tags.TransformerTags(preserves_dtype=["float64", "float32", "float16"]),
+            input_tags=tags.InputTags(allow_nan=True),
+        )
 
     def __repr__(self) -> str:
         return f"Standardizer({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
@@ -159,9 +168,7 @@ class Standardizer:
     def _fitted(self, X: npt.ArrayLike) -> Array:
         """Give X as a table that has the fitted columns."""
         if not hasattr(self, "n_features_in_"):
-            raise ArgumentError(
-                "this Standardizer has not been fitted and knows no mean yet; call fit(X) first."
-            )
+            raise ArgumentError("this Standardizer has not been fitted and knows no mean yet; call fit(X) first.")
         table = _table(X)
         if table.shape[1] != self.n_features_in_:
             raise ArgumentError(

@@ -203,9 +203,7 @@ def answer(name, dtype, x, spec, given):
     kept = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
 
     def groups(array):
-        return [
-            [mpf(v) for v in row] for row in np.moveaxis(array, axes, range(-len(axes), 0)).reshape(-1, d)
-        ]
+        return [[mpf(v) for v in row] for row in np.moveaxis(array, axes, range(-len(axes), 0)).reshape(-1, d)]
 
     def restore(rows):
         others = [size for axis, size in enumerate(x.shape) if axis not in axes]

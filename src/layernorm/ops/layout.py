@@ -5,15 +5,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from layernorm.spec.errors import ArgumentError, SpecError
-from layernorm.spec.norm_spec import NormSpec
+from layernorm.spec.norm_spec import NormSpec, plain_axes
 
 Array = npt.NDArray[Any]
+ParameterAxes = tuple[int, ...] | Literal["group"] | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Layout:
     statistics_shape: tuple[int, ...]
     channel_axis: int | None
     group_axis: int | None
+    scale_axes: ParameterAxes
+    shift_axes: ParameterAxes
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,12 @@ class Layout:
             )
         return np.broadcast_to(value, per_axis).reshape(-1, 1)
 
+    def parameter_shape(self, axes: tuple[int, ...] | Literal["group"]) -> tuple[int, ...]:
+        """Give the shape of a gamma or beta that carries these axes and no others."""
+        if axes == "group":
+            return tuple(n for a, n in enumerate(self.split) if a == self.group_axis)
+        return tuple(self.shape[a] for a in axes)
+
     def parameter(self, value: Array, per_group: bool) -> "Parameter":
         """Lay out a gamma or beta that broadcasts to `shape` (or carries one value a group)."""
         if per_group:
@@ -96,17 +105,16 @@ class Layout:
         values = np.ascontiguousarray(spread).reshape(distinct, self.columns)
         if distinct == 1:
             return Parameter(values, None, self._gather(value.shape, per_group))
-        index = np.broadcast_to(
-            np.arange(distinct).reshape(kept_shape), [self.split[a] for a in self.kept]
-        ).reshape(-1)
+        index = np.broadcast_to(np.arange(distinct).reshape(kept_shape), [self.split[a] for a in self.kept]).reshape(-1)
         return Parameter(values, np.ascontiguousarray(index), self._gather(value.shape, per_group))
 
     def _split_channels(self, value: Array) -> Array:
         """Split the channel axis of an array that broadcasts to `shape`, as x's was split."""
         axis = self.channel_axis
         assert axis is not None  # callers ask only where there are groups
+        pair: tuple[int, ...] = (1, 1)
         if value.shape[axis] == 1:
-            pair = (1, 1)
+            pass
         elif value.shape[axis] == self.shape[axis]:
             pair = self.split[axis : axis + 2]
         else:  # statistics: one value a group
@@ -125,7 +133,7 @@ class Layout:
             left = tuple(a for a in range(whole.ndim) if a not in summed)
             # summed axes last and contiguous: NumPy adds pairwise only along the fast axis
             lined_up = np.ascontiguousarray(whole.transpose(left + summed))
-            return lined_up.reshape([whole.shape[a] for a in left] + [-1]).sum(axis=-1)
+            return np.asarray(lined_up.reshape([whole.shape[a] for a in left] + [-1]).sum(axis=-1))
 
         return gather
 
@@ -155,13 +163,13 @@ def layout_of(shape: tuple[int, ...], spec: NormSpec) -> Layout:
         SpecError: the channels cannot be split into that many groups, or an axis is out of range.
     """
     spec = spec.resolve(len(shape))
-    axes = tuple(int(a) for a in spec.axes)  # type: ignore[union-attr]
-    split, group_axis, channel, statistics = list(shape), None, None, list(shape)
+    axes = plain_axes(spec)
+    split, group_axis, statistics = list(shape), None, list(shape)
+    channel = spec.channel_axis if isinstance(spec.groups, int) and isinstance(spec.channel_axis, int) else None
     for a in axes:
         statistics[a] = 1
-    if isinstance(spec.groups, int):
-        channel, groups = spec.channel_axis, spec.groups
-        assert isinstance(channel, int)  # NormSpec asks for it
+    if isinstance(spec.groups, int) and channel is not None:
+        groups = spec.groups
         if shape[channel] % groups:
             raise SpecError(
                 f"{shape[channel]} channels (axis {channel} of shape {shape}) do not split into {groups} equal "
@@ -175,7 +183,15 @@ def layout_of(shape: tuple[int, ...], spec: NormSpec) -> Layout:
         axes = tuple(sorted({inside} | {a + 1 if a > channel else a for a in axes if a != channel}))
         statistics[channel] = groups
     kept = tuple(a for a in range(len(split)) if a not in axes)
-    return Layout(shape, tuple(split), kept, axes, tuple(statistics), channel, group_axis)
+    carried: list[ParameterAxes] = [
+        tuple(a for a in said if isinstance(a, int))
+        if isinstance(said, tuple)
+        else "group"
+        if said == "group"
+        else None
+        for said in (spec.scale_axes, spec.shift_axes)
+    ]
+    return Layout(shape, tuple(split), kept, axes, tuple(statistics), channel, group_axis, *carried)
 
 
 def _fits(shape: tuple[int, ...], into: tuple[int, ...]) -> bool:

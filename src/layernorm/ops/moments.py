@@ -165,9 +165,7 @@ def real_array(x: npt.ArrayLike) -> Array:
     'i'
     """
     if isinstance(x, np.ma.MaskedArray):
-        raise ArrayTypeError(
-            "x is a masked array, whose mask would be lost; pass x.compressed() or x.filled()."
-        )
+        raise ArrayTypeError("x is a masked array, whose mask would be lost; pass x.compressed() or x.filled().")
     array = np.asarray(x)
     if array.dtype.kind not in "biu" and array.dtype.name not in DTYPES:
         raise ArrayTypeError(

@@ -60,16 +60,14 @@ def forward(
         return to_input(y).astype(x.dtype), row
 
 
-def statistics(
-    x: Array, spec: NormSpec, given: tuple[Array, Array] | None = None, update: float | None = None
-) -> Row:
+def statistics(x: Array, spec: NormSpec, given: tuple[Array, Array] | None = None, update: float | None = None) -> Row:
     """Take the mean and the denominator of every row."""
     to_stats = _rounding(_stats_dtype(x, spec))
     each: Rounding = to_stats if spec.round_each else _keep
     exact = to_stats is _keep
     n = x.shape[1]
     x = to_stats(_float64(x))
-    eps = to_stats(np.float64(spec.eps)) if spec.eps_at != "none" else np.float64(0)
+    eps = to_stats(np.asarray(0.0 if spec.eps_at == "none" else spec.eps, np.float64))
     scale = _power_of_two(x, eps, given) if exact else np.ones((len(x), 1))
     x = x / scale
 
@@ -87,7 +85,7 @@ def statistics(
         total = np.sum(each(numbers * numbers), axis=-1, keepdims=True)
         square = to_stats(total if spec.spread == "l2" else total / divisor)
     if given is not None:
-        weight = update if spec.statistics == "updated" else 0.0
+        weight = update or 0.0
         both = mean + residue
         mean = (1 - weight) * given[0] / scale + weight * both
         square = (1 - weight) * given[1] / scale**2 + weight * square
@@ -148,7 +146,7 @@ def backward(
         if own:
             through_mean = _mean(g) if spec.centered else 0.0
             dx = g - own * through_mean - own * slope * np.sum(g * xhat, axis=-1, keepdims=True)
-        return dx / row.denominator / row.scale, xhat
+        return np.asarray(dx / row.denominator / row.scale), xhat
 
 
 def row_of(x: Array, spec: NormSpec, stats: Array) -> Row:
@@ -172,7 +170,7 @@ def xhat_of(
     """Give x̂ as float64 (rows, columns), from saved statistics if there are any."""
     with np.errstate(all="ignore"):
         row = statistics(x, spec, given, update) if stats is None else row_of(x, spec, stats)
-        return row.numerator / row.denominator
+        return np.asarray(row.numerator / row.denominator)
 
 
 def rounded(values: Array, name: str) -> Array:
@@ -182,11 +180,11 @@ def rounded(values: Array, name: str) -> Array:
         return values.astype(np.float64, copy=False)
     if name != "bfloat16":
         with np.errstate(over="ignore"):
-            return values.astype(name).astype(np.float64)
+            return np.asarray(values.astype(name), np.float64)
     # ml_dtypes goes to bfloat16 by way of float32, which rounds twice
     exponent = np.maximum(np.frexp(values)[1], int(np.log2(t.tiny)) + t.digits)
     near = np.ldexp(np.rint(np.ldexp(values, t.digits - exponent)), exponent - t.digits)
-    return np.where(np.abs(near) > t.largest, np.copysign(np.inf, near), near)
+    return np.asarray(np.where(np.abs(near) > t.largest, np.copysign(np.inf, near), near))
 
 
 def _keep(values: Array) -> Array:
@@ -202,7 +200,7 @@ def _stats_dtype(x: Array, spec: NormSpec) -> str:
 
 
 def _float64(values: Array) -> Array:
-    return values.astype(np.float64)
+    return np.asarray(values, np.float64)
 
 
 def _mean(values: Array) -> Array:
@@ -225,4 +223,4 @@ def _scaled(eps: Array, scale: Array, spec: NormSpec) -> Array:
     once = eps / scale
     if spec.eps_at not in ("deviation", "deviation_floor"):
         once = once / scale
-    return np.where(eps > 0, np.maximum(once, 2.0**-1000), once)
+    return np.asarray(np.where(eps > 0, np.maximum(once, 2.0**-1000), once))

@@ -3,9 +3,16 @@
 
 
 class LayerNormError(Exception):
-    """Any refusal of this package; `code` is what the command line's error document says."""
+    """Any refusal of this package: one sentence that says what is wrong, the values, and what to do.
+
+    `code` is what the command line's error document calls it; `where` is the file, argument or name it is about.
+    """
 
     code = "bad-input"
+
+    def __init__(self, sentence: str, where: str | None = None) -> None:
+        super().__init__(sentence)
+        self.where = where
 
 
 class ArgumentError(LayerNormError, ValueError):
@@ -20,7 +27,13 @@ class SpecError(LayerNormError, ValueError):
     """A NormSpec contradicts itself, cannot be resolved, or leaves open what would change a number."""
 
 
-class UnknownCodeError(LayerNormError, LookupError):
+class NotFoundError(LayerNormError, LookupError):
     """A name was asked for that has no page or row."""
 
     code = "not-found"
+
+
+class InterruptedByUserError(LayerNormError):
+    """The work was stopped from the keyboard."""
+
+    code = "interrupted"

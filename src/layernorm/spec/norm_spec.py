@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final, Literal, Self, get_args
 
 from layernorm.spec.dtypes import DTypeName
@@ -91,16 +92,16 @@ class NormSpec:
     """
 
     axes: Axes | _U = (-1,)
-    channel_axis: int | None | _U = None
-    groups: int | None | _U = None
-    group_order: GroupOrder | None | _U = None
+    channel_axis: int | _U | None = None
+    groups: int | _U | None = None
+    group_order: GroupOrder | _U | None = None
     centered: bool | _U = True
     spread: Spread | _U = "std"
     eps: float | _U = 1e-5
     eps_at: EpsAt | _U = "variance"
     ddof: Literal[0, 1] | _U = 0
-    scale_axes: Axes | Literal["group"] | None | _U = None
-    shift_axes: Axes | Literal["group"] | None | _U = None
+    scale_axes: Axes | Literal["group"] | _U | None = None
+    shift_axes: Axes | Literal["group"] | _U | None = None
     scale_offset: Literal[0, 1] | _U = 0
     statistics: Statistics | _U = "input"
     stats_dtype: StatsDType | _U = "float64"
@@ -121,9 +122,7 @@ class NormSpec:
             fits = any(value == c and type(value) is type(c) for c in choices)
             if value is not UNKNOWN and not fits:
                 shown = ", ".join(repr(c) for c in choices)
-                raise SpecError(
-                    f"{name}={value!r} is not one of {shown}; use UNKNOWN where a source is silent."
-                )
+                raise SpecError(f"{name}={value!r} is not one of {shown}; use UNKNOWN where a source is silent.")
         if self.eps is not UNKNOWN:
             if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)):
                 raise SpecError(f"eps={self.eps!r} is not a number; use UNKNOWN where a source is silent.")
@@ -169,8 +168,9 @@ class NormSpec:
 
     def unknown(self) -> tuple[str, ...]:
         """Name the unknown fields that count: those whose value could change a number."""
-        return tuple(name for name, value in self._counting().items() if value is UNKNOWN)
+        return tuple(name for name, value in self._counting.items() if value is UNKNOWN)
 
+    @cached_property
     def _counting(self) -> dict[str, object]:
         """Every field by name, those that cannot matter beside the others set to None."""
         said = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "assumed"}
@@ -195,10 +195,14 @@ class NormSpec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NormSpec):
             return NotImplemented
-        return self._counting() == other._counting()
+        return self._counting == other._counting
 
     def __hash__(self) -> int:
-        return hash(tuple(self._counting().values()))
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(self._counting.values()))
 
     # -- where it stands in an array ----------------------------------------------------------------------
 
@@ -212,9 +216,7 @@ class NormSpec:
         (0, 2, 3)
         """
         if self.axes is UNKNOWN:
-            raise SpecError(
-                "axes is unknown, so nothing says what to average over; fill it in with assume()."
-            )
+            raise SpecError("axes is unknown, so nothing says what to average over; fill it in with assume().")
         changes: dict[str, Any] = {"axes": _plain_axes("axes", self.axes, ndim)}
         for name in ("scale_axes", "shift_axes"):
             value = getattr(self, name)
@@ -243,8 +245,8 @@ class NormSpec:
 
     def _at(self, shape: tuple[int, ...]) -> dict[str, object]:
         spec = self.resolve(len(shape))
-        said = spec._counting()
-        axes = {a for a in spec.axes if isinstance(a, int) and shape[a] != 1}
+        said = dict(spec._counting)
+        axes = {a for a in plain_axes(spec) if shape[a] != 1}
         if isinstance(spec.groups, int) and isinstance(spec.channel_axis, int):
             channels = shape[spec.channel_axis]
             if spec.groups in (1, channels):
@@ -288,11 +290,11 @@ class NormSpec:
         >>> NormSpec(centered=False, spread="rms", scale_axes=(-1,), scale_offset=1).formula()
         'y = (1 + γ)·x / √(mean(x²) + 1e-05)'
         """
-        scale = {None: "", UNKNOWN: "[γ?]·"}.get(self.scale_axes, "γ·")  # type: ignore[call-overload]
+        scale = {None: "", UNKNOWN: "[γ?]·"}[self.scale_axes] if self.scale_axes in (None, UNKNOWN) else "γ·"
         if scale == "γ·" and self.scale_offset != 0:
             scale = "(1 + γ)·" if self.scale_offset == 1 else "([1?] + γ)·"
         numerator = {True: "(x − mean)", False: "x", UNKNOWN: "(x [− mean?])"}[self.centered]
-        shift = {None: "", UNKNOWN: " [+ β?]"}.get(self.shift_axes, " + β")  # type: ignore[call-overload]
+        shift = {None: "", UNKNOWN: " [+ β?]"}[self.shift_axes] if self.shift_axes in (None, UNKNOWN) else " + β"
         return f"y = {scale}{numerator} / {self._denominator()}{shift}"
 
     def _denominator(self) -> str:
@@ -327,16 +329,13 @@ class NormSpec:
             said.append(f"statistics in {self.stats_dtype}")
         if self.variance_by != "centered":
             said.append(f"variance by {self.variance_by}")
-        if self.cast_before_scale is not False and "cast_before_scale" not in self._idle_casts():
+        if self._counting["cast_before_scale"]:
             said.append("rounded before γ" if self.cast_before_scale is True else "rounded before γ: unknown")
         if self.round_each is not False:
             said.append("every step rounded" if self.round_each is True else "every step rounded: unknown")
         if self.assumed:
             said.append(f"assumed: {', '.join(sorted(self.assumed))}")
         return "; ".join(said)
-
-    def _idle_casts(self) -> set[str]:
-        return {"cast_before_scale"} if self.scale_axes is None and self.shift_axes is None else set()
 
     def spelling(self) -> dict[str, str]:
         """Say how PyTorch, Keras, Flax and ONNX write this layer, or why each cannot.
@@ -379,7 +378,7 @@ class NormSpec:
                 f"a spec's document lacks {sorted(missing)} and has {sorted(extra)} too many; "
                 'write every field of NormSpec, "unknown" where the source is silent.'
             )
-        said = {name: UNKNOWN if document[name] == "unknown" else document[name] for name in names}
+        said: dict[str, Any] = {name: UNKNOWN if document[name] == "unknown" else document[name] for name in names}
         if isinstance(said["eps"], str):
             said["eps"] = float(said["eps"])
         spec = cls(**said)
@@ -388,12 +387,15 @@ class NormSpec:
         return spec
 
 
+def plain_axes(spec: NormSpec) -> tuple[int, ...]:
+    """Give the axes of a resolved spec, which are integers all."""
+    return tuple(a for a in spec.axes if isinstance(a, int)) if isinstance(spec.axes, tuple) else ()
+
+
 def _tidy_axes(name: str, axes: object) -> Axes:
     """Order axes front to back; write a run from the end as its integers, which are the same."""
     if isinstance(axes, (int, str)) or not isinstance(axes, Sequence):
-        raise SpecError(
-            f'{name}={axes!r} is not a sequence of axes; write it as a tuple, say (-1,) or ("2:",).'
-        )
+        raise SpecError(f'{name}={axes!r} is not a sequence of axes; write it as a tuple, say (-1,) or ("2:",).')
     tidy: list[int | str] = []
     for axis in axes:
         if isinstance(axis, str) and re.fullmatch(r"-[0-9]+:", axis):
@@ -405,9 +407,7 @@ def _tidy_axes(name: str, axes: object) -> Axes:
     if not tidy:
         raise SpecError(f"{name} is empty; name at least one axis.")
     if len(set(tidy)) != len(tidy) or sum(isinstance(a, str) for a in tidy) > 1:
-        raise SpecError(
-            f"{name}={tuple(axes)!r} names an axis twice; name each once, with at most one open run."
-        )
+        raise SpecError(f"{name}={tuple(axes)!r} names an axis twice; name each once, with at most one open run.")
     return tuple(sorted(tidy, key=lambda a: (int(str(a).rstrip(":")) < 0, int(str(a).rstrip(":")))))
 
 
@@ -419,9 +419,7 @@ def _plain_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
         elif -ndim <= axis < ndim:
             plain.append(axis % ndim)
         else:
-            raise SpecError(
-                f"{name} names axis {axis}, but the array has {ndim} axes ({-ndim} to {ndim - 1})."
-            )
+            raise SpecError(f"{name} names axis {axis}, but the array has {ndim} axes ({-ndim} to {ndim - 1}).")
     if len(set(plain)) != len(plain):
         raise SpecError(f"{name}={axes!r} names an axis twice in an array of {ndim} axes; name each once.")
     if not plain:

@@ -18,7 +18,7 @@ def choose(spec: NormSpec, dtype: str, wanted: str | None = None) -> tuple[Modul
     """
     if wanted is not None and wanted not in BACKENDS:
         raise SpecError(f"backend={wanted!r} is not one of {', '.join(BACKENDS)}; name one, or leave it out.")
-    refusals = []
+    refusals: list[str] = []
     for name in BACKENDS if wanted is None else (wanted,):
         # loaded here, not with the package: importing Numba costs 0.1 to 0.3 s
         backend = import_module(f"layernorm.ops.backends.{name}")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+# This file makes a virtual environment in .venv, once, and runs in it what a reader or a developer wants to see.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint
+
+help:
+	@echo "make demo   replay the norms of a real model: a table, and a plot in out/"
+	@echo "make test   run the tests"
+	@echo "make lint   check style and types"
+	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/python examples/02_minilm.py
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# A stamp is as old as the last install of its extra; only a newer pyproject.toml makes pip run again.
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,demo]'
+	@touch $@ $(VENV)/demo.stamp
+
+# The target is pip and not python: where ensurepip is missing, venv leaves a python behind and fails.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and \
+	"layernorm needs Python 3.11 or newer, but $(PYTHON) is " + v + "; name one: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""This package is the command line: one file a subcommand, and here what they share.
+
+Exit status: 0 and 1 are the subcommand's answer, 2 says that it could not give one. With --json, stdout holds exactly
+one document, the error document included.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from layernorm import __version__
+from layernorm.cli.explain import explain
+from layernorm.report.documents import error_document
+from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
+
+COULD_NOT = 2
+
+app = typer.Typer(
+    help="Layer normalization, done exactly, fast, and provably right everywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(explain)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"layernorm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Layer normalization, done exactly, fast, and provably right everywhere."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and give its exit status; nothing but the answer goes to stdout."""
+    try:
+        answer = app(list(arguments), standalone_mode=False)
+        return answer if isinstance(answer, int) else 0
+    except LayerNormError as error:
+        return _refuse(error, arguments)
+    except (KeyboardInterrupt, typer.Abort):
+        return _refuse(InterruptedByUserError("stopped before the end; run it again for a whole answer."), arguments)
+    except BrokenPipeError:  # the reader of a pipe has gone, head for one; nobody is left to tell
+        sys.stderr.close()
+        return COULD_NOT
+    except Exception as error:
+        # typer's own refusals: their class moved from click to typer, their shape did not
+        if getattr(error, "exit_code", None) != COULD_NOT or not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().rstrip(".") or "no command was given"
+        return _refuse(ArgumentError(f"{message}; see layernorm --help."), arguments)
+
+
+def _refuse(error: LayerNormError, arguments: Sequence[str]) -> int:
+    if "--json" in arguments:
+        typer.echo(json.dumps(error_document(error)))
+    typer.echo(f"layernorm: {error}", err=True)
+    return COULD_NOT
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))

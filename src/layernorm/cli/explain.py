@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""This file is `layernorm explain CODE`: the page of a named norm or of a field of NormSpec."""
+
+import difflib
+import json
+import re
+import textwrap
+
+import typer
+
+from layernorm.spec.errors import NotFoundError
+from layernorm.spec.norm_spec import NormSpec
+from layernorm.spec.variants import ROWS, Variant
+
+
+def explain(
+    code: str = typer.Argument(help="A named norm (bert, llama, …) or a field of NormSpec (eps_at, …)."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
+) -> int:
+    """Print what a named norm computes, how frameworks spell it and where that is known from; or what a field means."""
+    page = page_of(code)
+    typer.echo(json.dumps({"schema": "layernorm.explain/1", "code": code, "page": page}) if as_json else page)
+    return 0
+
+
+def page_of(code: str) -> str:
+    """Write the page of a code.
+
+    Raises:
+        NotFoundError: there is none.
+
+    >>> print(page_of("ddof"))
+    ddof: the variance divides by n − ddof.
+    """
+    variants, fields = {row.name: row for row in ROWS}, _fields()
+    if code in variants:
+        return _variant_page(variants[code])
+    if code in fields:
+        return f"{code}: {fields[code]}"
+    near = difflib.get_close_matches(code, [*variants, *fields], 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted([*variants, *fields]))}."
+    raise NotFoundError(f"{code}: no such page; {hint}", code)
+
+
+def _variant_page(row: Variant) -> str:
+    spelled = "\n".join(f"  {framework:9}{text}" for framework, text in row.spec.spelling().items())
+    note = f"\n{textwrap.fill(row.note, 110)}\n" if row.note else ""
+    return f"{row.name} ({row.spec.kind} norm)\n\n  {row.spec}\n{note}\nSpelled\n{spelled}\n\nSource: {row.source}"
+
+
+def _fields() -> dict[str, str]:
+    """Take what each field means from NormSpec's own docstring, where it is written once."""
+    _, _, described = (NormSpec.__doc__ or "").partition("Args:\n")
+    described, _, _ = described.partition("Raises:")
+    entries = re.split(r"\n {8}(?=\w+: )", "\n" + textwrap.dedent(described).replace("\n", "\n        "))
+    pairs = (entry.partition(": ") for entry in entries if ": " in entry)
+    return {name.strip(): " ".join(text.split()) for name, _, text in pairs}

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: MIT
+"""This file holds the CPU kernels: layer and RMS norm of rows, forward and backward, compiled by Numba.
+
+One kernel serves every storage type. A row whose values are C, the compute type, is read in place; any other
+(16-bit, or about to be overwritten) is first copied to a contiguous tile of C. RMS norm is the same kernel with
+the mean held at 0. The scheme for a row:
+
+1. mean = m + δ: m is the mean rounded to C, δ what that rounding missed.
+2. spread² = weight · Σ((x − m) − δ)², in blocks that are added in float64.
+3. r = 1 / √(spread² + eps), in float64.
+4. y = ((x − m) − δ)·r·γ + β.
+
+Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come
+as addresses, which are cheaper to pass than arrays and which any framework has; 0 stands for one that is not there.
+"""
+
+import math
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import binding, ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+# Squares are added in C for this many columns, then in float64: a float32 lane that adds a thousand squares
+# loses bits (14 ulp seen at 65 536 columns without blocks).
+BLOCK = 1024
+# LLVM aborts the process when it must convert float16 on an x86 without F16C: there the conversions are not
+# emitted, no row is ever said to be FLOAT16, and NumPy converts the array before and after.
+HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in (
+    binding.get_host_cpu_features().flatten()
+)
+
+DIRECT, FLOAT16, BFLOAT16, TILED = range(4)
+
+
+def _compile(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        except RuntimeError:  # no folder can be written to: compile in memory
+            return njit(nogil=True, error_model="numpy", **options)(function)
+
+    return decorate
+
+
+# Sums may be reordered into lanes. The steps from x to y may not: (x − m) − δ is not x − (m + δ).
+# fastmath=False must be said: left out, a function takes the flags of the first one that makes it compile.
+_sums = _compile(fastmath={"reassoc", "contract", "nsz"})
+_exact = _compile(fastmath=False)
+
+
+@intrinsic
+def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
+    """Make a typed pointer of an address: cheaper to pass than an array, and any framework has one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like)(address, like), generate
+
+
+@intrinsic
+def _fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """Multiply and add with one rounding, so that γ·x̂ + β overflows only where the result does."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def _widen_half(typingctx: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not HALF_IN_HARDWARE:
+            return ir.Constant(ir.FloatType(), 0.0)
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+@intrinsic
+def _narrow_half(typingctx: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not HALF_IN_HARDWARE:
+            return ir.Constant(ir.IntType(16), 0)
+        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+# -- one row: reading and writing ---------------------------------------------------------------------------
+
+
+@_exact
+def _load(address, kind, d, tile, zero):
+    """Give the row at `address` as a contiguous row of C: in place where it is one, else in `tile`."""
+    if kind == FLOAT16:
+        half = numba.carray(_pointer(address, np.uint16(0)), (d,))
+        for j in range(d):
+            tile[j] = _widen_half(half[j])
+        return tile
+    if kind == BFLOAT16:
+        half = numba.carray(_pointer(address, np.uint16(0)), (d,))
+        bits = tile.view(np.uint32)
+        for j in range(d):
+            bits[j] = np.uint32(half[j]) << np.uint32(16)
+        return tile
+    row = numba.carray(_pointer(address, zero), (d,))
+    if kind == TILED:
+        for j in range(d):
+            tile[j] = row[j]
+        return tile
+    return row
+
+
+@_exact
+def _narrow_bfloat(bits):
+    """Round the bits of a float32 to those of a bfloat16: nearest, ties to even; NaN stays NaN."""
+    if (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):
+        return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40))
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@_exact
+def _store(tile, kind, address):
+    """Round a tile to 16 bits at `address`."""
+    half = numba.carray(_pointer(address, np.uint16(0)), (tile.size,))
+    if kind == FLOAT16:
+        for j in range(tile.size):
+            half[j] = _narrow_half(np.float32(tile[j]))
+    else:
+        bits = tile.view(np.uint32)
+        for j in range(tile.size):
+            half[j] = _narrow_bfloat(bits[j])
+
+
+# -- one row: statistics ------------------------------------------------------------------------------------
+
+
+@_exact
+def _less(x, m, residue):
+    """Take the mean off in two steps; in sums as in the writing pass this order is what keeps the digits."""
+    return (x - m) - residue
+
+
+@_exact
+def _add(total, lost, part):
+    """Add a block's sum and keep what the addition loses (Knuth's two-sum): ten million columns need it."""
+    both = total + part
+    kept = both - total
+    return both, lost + ((total - (both - kept)) + (part - kept))
+
+
+@_sums
+def _total(row):
+    """Add a row in float64: exact for 16 and 32-bit values of one magnitude."""
+    total = 0.0
+    for j in range(row.size):
+        total += np.float64(row[j])
+    return total
+
+
+@_sums
+def _missed_in_block(row, m):
+    total = 0.0
+    for j in range(row.size):
+        total += _less(row[j], m, row.dtype.type(0))
+    return total
+
+
+@_exact
+def _missed(row, m):
+    """Add up what a mean m leaves over."""
+    total, lost = 0.0, 0.0
+    for start in range(0, row.size, BLOCK):
+        total, lost = _add(total, lost, _missed_in_block(row[start : start + BLOCK], m))
+    return total + lost
+
+
+@_exact
+def _mean(row):
+    """Give the mean as a pair: m of the row's type, and what m misses."""
+    d = row.size
+    total = _total(row)
+    m = row.dtype.type(total / d)
+    if row.itemsize == 4:  # total is exact, or nearly, and so is m·d: 24 bits times at most 29
+        return m, row.dtype.type((total - np.float64(m) * d) / d)
+    return m, row.dtype.type(_missed(row, m) / d)
+
+
+@_sums
+def _squares_of_block(row, m, residue):
+    total = row.dtype.type(0)
+    for j in range(row.size):
+        t = _less(row[j], m, residue)
+        total += t * t
+    return total
+
+
+@_exact
+def _squares(row, m, residue):
+    total, lost = 0.0, 0.0
+    for start in range(0, row.size, BLOCK):
+        total, lost = _add(total, lost, np.float64(_squares_of_block(row[start : start + BLOCK], m, residue)))
+    return total + lost
+
+
+# -- one row: forward ---------------------------------------------------------------------------------------
+
+
+@_exact
+def _scale(row, y, m, residue, r, gamma, beta):
+    """Write ((x − m) − δ)·r·γ + β; a gamma or beta of size 0 is not there."""
+    if gamma.size and beta.size:
+        for j in range(row.size):
+            y[j] = _fma(_less(row[j], m, residue) * r, gamma[j], beta[j])
+    elif gamma.size:
+        for j in range(row.size):
+            y[j] = _less(row[j], m, residue) * r * gamma[j]
+    elif beta.size:
+        for j in range(row.size):
+            y[j] = _less(row[j], m, residue) * r + beta[j]
+    else:
+        for j in range(row.size):
+            y[j] = _less(row[j], m, residue) * r
+
+
+@_exact
+def _power_of_two(row):
+    """Find k such that row / 2^k has its largest magnitude near 1; 0 for rows that are not finite."""
+    largest = 0.0
+    for j in range(row.size):
+        size = abs(row[j])
+        if not size < math.inf:
+            return 0
+        largest = max(largest, size)
+    return min(max(math.frexp(largest)[1], -1000), 1000)
+
+
+@_exact
+def _scaled_copy(row, k):
+    """Copy a row to float64 and divide it by 2^k."""
+    wide = np.empty(row.size, np.float64)
+    for j in range(row.size):
+        wide[j] = math.ldexp(np.float64(row[j]), -k)
+    return wide
+
+
+@_exact
+def _extreme(row, y, gamma, beta, centered, weight, eps):
+    """Do a row whose squares overflow or vanish, scaled by a power of two and in float64: rare, so slow."""
+    k = _power_of_two(row)
+    wide = _scaled_copy(row, k)
+    m, residue = _mean(wide) if centered else (0.0, 0.0)
+    spread = math.sqrt(weight * _squares(wide, m, residue))
+    # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
+    floor = max(math.ldexp(math.sqrt(eps), -k), 2.0**-1000) if eps > 0.0 else 0.0
+    r = 1.0 / math.hypot(spread, floor)
+    for j in range(row.size):
+        value = _less(wide[j], m, residue) * r
+        scale = np.float64(gamma[j]) if gamma.size else 1.0
+        shift = np.float64(beta[j]) if beta.size else -0.0
+        y[j] = _fma(value, scale, shift)
+    return math.ldexp(m, k), math.ldexp(residue, k), math.ldexp(r, -k)
+
+
+@_exact
+def _forward_row(row, y, gamma, beta, centered, weight, eps):
+    """Normalize one row of C and give its statistics in float64: m, δ and r."""
+    zero = row.dtype.type(0)
+    m, residue = _mean(row) if centered else (zero, zero)
+    spread2 = weight * _squares(row, m, residue)
+    # below, squares of C have lost digits to underflow; above, they or x − m have overflowed
+    lowest = 2.0**-80 if row.itemsize == 4 else 2.0**-900
+    if not lowest < spread2 < math.inf:
+        return _extreme(row, y, gamma, beta, centered, weight, eps)
+    r = 1.0 / math.sqrt(spread2 + eps)
+    _scale(row, y, m, residue, row.dtype.type(r), gamma, beta)
+    return np.float64(m), np.float64(residue), r
+
+
+@_exact
+def _parameter(address, distinct, d, zero):
+    """Give the array at `address`, or one of no columns where there is none."""
+    return numba.carray(_pointer(address, zero), (distinct, d if address else 0))
+
+
+@_exact
+def _index(address, rows):
+    return numba.carray(_pointer(address, np.int64(0)), (rows if address else 0,))
+
+
+@_exact
+def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
+                  stats, centered, weight, eps, cast, lo, hi):  # fmt: skip
+    sixteen = kind in (FLOAT16, BFLOAT16)
+    tile = np.full(d if kind != DIRECT else 0, zero)
+    narrow = np.full(d if sixteen else 0, zero)
+    scales, shifts = _parameter(gamma, gammas, d, zero), _parameter(beta, betas, d, zero)
+    which_scale, which_shift = _index(gamma_index, rows), _index(beta_index, rows)
+    saved = numba.carray(_pointer(stats, zero), (3, rows))
+    for i in range(lo, hi):
+        row = _load(x + i * x_step, kind, d, tile, zero)
+        scale = scales[which_scale[i] if which_scale.size else 0]
+        shift = shifts[which_shift[i] if which_shift.size else 0]
+        if not sixteen:
+            out = numba.carray(_pointer(y + i * y_step, zero), (d,))
+            m, residue, r = _forward_row(row, out, scale, shift, centered, weight, eps)
+        elif not cast:
+            m, residue, r = _forward_row(row, narrow, scale, shift, centered, weight, eps)
+            _store(narrow, kind, y + i * y_step)
+        else:
+            m, residue, r = _forward_row(row, narrow, scale[:0], shift[:0], centered, weight, eps)
+            _store(narrow, kind, y + i * y_step)
+            row = _load(y + i * y_step, kind, d, tile, zero)
+            _scale(row, narrow, zero, zero, tile.dtype.type(1), scale, shift)
+            _store(narrow, kind, y + i * y_step)
+        if stats:
+            nearest = tile.dtype.type(m)
+            saved[0, i], saved[1, i] = nearest, (m - np.float64(nearest)) + residue
+            saved[2, i] = r
+
+
+# -- one row: backward --------------------------------------------------------------------------------------
+
+
+@_sums
+def _projections_of_block(row, dy, gamma, m, residue, r):
+    """Sum g and g·x̂ over a block, g = γ·dy."""
+    plain, along = row.dtype.type(0), row.dtype.type(0)
+    if gamma.size:
+        for j in range(row.size):
+            g = dy[j] * gamma[j]
+            plain += g
+            along += g * (_less(row[j], m, residue) * r)
+    else:
+        for j in range(row.size):
+            plain += dy[j]
+            along += dy[j] * (_less(row[j], m, residue) * r)
+    return plain, along
+
+
+@_exact
+def _slopes(row, dy, dx, gamma, m, residue, r, mean, along):
+    """Write ((g − mean(g)) − x̂·along)·r."""
+    if gamma.size:
+        for j in range(row.size):
+            dx[j] = ((dy[j] * gamma[j] - mean) - (_less(row[j], m, residue) * r) * along) * r
+    else:
+        for j in range(row.size):
+            dx[j] = ((dy[j] - mean) - (_less(row[j], m, residue) * r) * along) * r
+
+
+@_exact
+def _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight):
+    """Do a row that overflows on the way, in float64 and a quarter of its size."""
+    d = row.size
+    m, residue, r = 0.25 * np.float64(m), 0.25 * np.float64(residue), 4.0 * np.float64(r)
+    mean, along = 0.0, 0.0
+    for j in range(d):
+        g = np.float64(dy[j]) * (np.float64(gamma[j]) if gamma.size else 1.0)
+        mean += g / d
+        along += g * weight * (_less(0.25 * np.float64(row[j]), m, residue) * r)
+    mean = mean if centered else 0.0
+    for j in range(d):
+        g = np.float64(dy[j]) * (np.float64(gamma[j]) if gamma.size else 1.0)
+        xhat = _less(0.25 * np.float64(row[j]), m, residue) * r
+        dx[j] = ((g - mean) - xhat * along) * (0.25 * r)
+
+
+@_exact
+def _backward_row(row, dy, dx, gamma, m, residue, r, centered, weight):
+    d = row.size
+    mean, along = 0.0, 0.0
+    for start in range(0, d, BLOCK):
+        stop = min(start + BLOCK, d)
+        part, part_along = _projections_of_block(row[start:stop], dy[start:stop], gamma[start:stop], m, residue, r)
+        mean += np.float64(part)
+        along += np.float64(part_along)
+    usual = 2.0**-100 < r < 2.0**24 if row.itemsize == 4 else 2.0**-1000 < r < 2.0**500
+    if not (usual and abs(mean) < math.inf and abs(along) < math.inf):
+        _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight)
+        return
+    mean = mean / d if centered else 0.0
+    _slopes(row, dy, dx, gamma, m, residue, r, row.dtype.type(mean), row.dtype.type(along * weight))
+
+
+@_exact
+def _add_gradients(row, dy, m, residue, r, dgamma, dbeta):
+    """Add one row to dγ and dβ in float64, where (x − m) − δ is exact: their bound is relative to |dy·x̂|."""
+    m, residue, r = np.float64(m), np.float64(residue), np.float64(r)
+    for j in range(row.size):
+        slope = np.float64(dy[j])
+        dgamma[j] += slope * (_less(np.float64(row[j]), m, residue) * r)
+        dbeta[j] += slope
+
+
+@_exact
+def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
+                   partial, pieces, centered, weight, first, last):  # fmt: skip
+    sixteen = kind in (FLOAT16, BFLOAT16)
+    x_tile, dy_tile = np.full(d if kind != DIRECT else 0, zero), np.full(d if kind != DIRECT else 0, zero)
+    narrow = np.full(d if sixteen else 0, zero)
+    scales, which_scale = _parameter(gamma, gammas, d, zero), _index(gamma_index, rows)
+    saved = numba.carray(_pointer(stats, zero), (3, rows))
+    sums = numba.carray(_pointer(partial, 0.0), (pieces, 2, d if partial else 0))
+    for piece in range(first, last):
+        for i in range(piece * rows // pieces, (piece + 1) * rows // pieces):
+            row = _load(x + i * x_step, kind, d, x_tile, zero)
+            slope = _load(dy + i * dy_step, kind, d, dy_tile, zero)
+            scale = scales[which_scale[i] if which_scale.size else 0]
+            m, residue, r = saved[0, i], saved[1, i], saved[2, i]
+            if partial:
+                _add_gradients(row, slope, m, residue, r, sums[piece, 0], sums[piece, 1])
+            if sixteen:
+                _backward_row(row, slope, narrow, scale, m, residue, r, centered, weight)
+                _store(narrow, kind, dx + i * dx_step)
+            else:
+                out = numba.carray(_pointer(dx + i * dx_step, zero), (d,))
+                _backward_row(row, slope, out, scale, m, residue, r, centered, weight)
+
+
+# -- all rows, on one thread or several ---------------------------------------------------------------------
+
+
+@_exact
+def forward_serial(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
+                    stats, centered, weight, eps, cast, threads):  # fmt: skip
+    """Normalize all rows on the calling thread; `threads` is there for one signature."""
+    _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
+                  stats, centered, weight, eps, cast, 0, rows)  # fmt: skip
+
+
+@_compile(parallel=True, fastmath=False)
+def forward_parallel(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
+                      stats, centered, weight, eps, cast, threads):  # fmt: skip
+    """Normalize all rows, an equal run of them a thread."""
+    for t in prange(threads):
+        _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas,
+                      beta_index, stats, centered, weight, eps, cast, t * rows // threads,
+                      (t + 1) * rows // threads)  # fmt: skip
+
+
+@_exact
+def backward_serial(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
+                     partial, pieces, centered, weight, threads):  # fmt: skip
+    """Differentiate all rows on the calling thread; `threads` is there for one signature."""
+    _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
+                   partial, pieces, centered, weight, 0, pieces)  # fmt: skip
+
+
+@_compile(parallel=True, fastmath=False)
+def backward_parallel(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
+                       partial, pieces, centered, weight, threads):  # fmt: skip
+    """Differentiate all rows, an equal run of pieces a thread."""
+    for t in prange(threads):
+        _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index,
+                       stats, partial, pieces, centered, weight, t * pieces // threads,
+                       (t + 1) * pieces // threads)  # fmt: skip

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""This package says to people and programs what was found."""
