@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# This file makes a virtual environment in .venv, once, and runs in it what a reader or a developer wants to see.
+# This file makes a virtual environment, once, and runs in it what a reader or a developer wants to see.
 
 PYTHON ?= python3
 VENV := .venv

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file does layer normalization by hand, in four steps, and has `layernorm.layer_norm` print the same."""
+"""This file normalizes a few tokens by hand, in four steps, and has `layer_norm` print the same numbers."""
 
 import numpy as np
 

@@ -64,7 +64,7 @@ def main() -> None:
     PLOT.parent.mkdir(exist_ok=True)
     for kind in ("svg", "png"):
         figure.savefig(f"{PLOT}.{kind}", dpi=150)
-    console.print(f"\nThe spread of every token before and after each norm: {PLOT}.svg and .png", soft_wrap=True)
+    console.print(f"\nEach token's spread before and after each norm: {PLOT}.svg and .png")
 
 
 def token_ids(sentences: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -108,25 +108,26 @@ def run_model(ids: np.ndarray, mask: np.ndarray) -> list[Tap]:
 
 
 def short_name(weight: str) -> str:
-    """Shorten a parameter's name: `layer 0 attention` is inner.encoder.layer.0.attention.output.LayerNorm.weight."""
+    """Say `layer 0 attention` for inner.encoder.layer.0.attention.output.LayerNorm.weight."""
     place = weight.removeprefix("inner.").removeprefix("encoder.").removesuffix(".LayerNorm.weight")
     return place.replace("attention.output", "attention").replace(".", " ")
 
 
 def differences(tap: Tap) -> tuple[float, float, float]:
-    """Give the largest distances of ours from ONNX Runtime, ours from the truth, and its from the truth, in ulp."""
+    """Give the largest differences in ulp: ours to ONNX Runtime's, ours to exact, ONNX Runtime's to exact."""
     ours = layer_norm(tap.x, tap.gamma, tap.beta, tap.eps).astype(np.float64)
     theirs = tap.y.astype(np.float64)
     standard, exact = (np.array(part) for part in zip(*(exactly(row, tap) for row in tap.x), strict=True))
     gamma, beta = np.abs(tap.gamma), np.abs(tap.beta)
     ulp = np.spacing((gamma * np.abs(standard) + gamma + beta).astype(np.float32))
-    return tuple(float(np.max(np.abs(a - b) / ulp)) for a, b in ((ours, theirs), (ours, exact), (theirs, exact)))
+    pairs = (ours, theirs), (ours, exact), (theirs, exact)
+    return tuple(float(np.max(np.abs(a - b) / ulp)) for a, b in pairs)
 
 
 def exactly(row: np.ndarray, tap: Tap) -> tuple[list[float], list[float]]:
     """Give x̂ and γ·x̂ + β of one row, right to 45 digits or so and then rounded to float64."""
-    # A float32 is a decimal fraction, so nothing is lost on the way in; rounding to float64 on the way out loses
-    # 2**-29 of a float32 ulp, which no digit of the table can show.
+    # A float32 is a decimal fraction, so nothing is lost on the way in. Rounding to float64 on the way out
+    # loses 2**-29 of a float32 ulp, which no digit of the table can show.
     with localcontext(prec=50):
         x, gamma, beta = ([Decimal(v) for v in values.tolist()] for values in (row, tap.gamma, tap.beta))
         mean = sum(x) / len(x)
@@ -140,10 +141,10 @@ def exactly(row: np.ndarray, tap: Tap) -> tuple[list[float], list[float]]:
 def table(rows: list[tuple[str, float, float, float]], tokens: int) -> Table:
     """Lay the differences out, a norm a row, and the worst of each column below."""
     caption = (
-        "An ulp here is the gap between neighbouring float32 numbers at |γ·x̂| + |γ| + |β|, value by value: the "
-        "sizes that get rounded on the way to y, with |γ| for the rounding of the mean. The gap at |y| itself "
-        "shrinks to nothing where γ·x̂ and β cancel; the gap at a row's largest |y| would excuse the small values. "
-        "By this measure layernorm promises to be less than 4 from exact, for any finite x."
+        "An ulp here is the gap between neighbouring float32 numbers at |γ·x̂| + |γ| + |β|, value by value: "
+        "the sizes that get rounded on the way to y, with |γ| for the rounding of the mean. The gap at |y| "
+        "itself shrinks to nothing where γ·x̂ and β cancel; the gap at a row's largest |y| would excuse the "
+        "small values. By this measure layernorm promises to be less than 4 from exact, for any finite x."
     )
     listing = Table(
         title=f"Largest difference in ulp, over {tokens} tokens of 384 features",
@@ -152,7 +153,8 @@ def table(rows: list[tuple[str, float, float, float]], tokens: int) -> Table:
         show_footer=True,
     )
     listing.add_column("norm", "the worst", no_wrap=True)
-    for place, head in enumerate(("layernorm −\nONNX Runtime", "layernorm −\nexact", "ONNX Runtime −\nexact"), 1):
+    heads = ("layernorm −\nONNX Runtime", "layernorm −\nexact", "ONNX Runtime −\nexact")
+    for place, head in enumerate(heads, 1):
         listing.add_column(head, f"{max(row[place] for row in rows):.2f}", justify="right")
     for name, *values in rows:
         listing.add_row(name, *(f"{value:.2f}" for value in values))
@@ -170,7 +172,8 @@ def draw(taps: list[Tap]) -> Figure:
     axes = figure.add_subplot()
     for place in range(0, len(taps), 2):
         axes.axvspan(place - 0.5, place + 0.5, color="0.96", zorder=0)
-    axes.plot([left.ravel(), right.ravel()], [before.ravel(), after.ravel()], color="0.7", linewidth=0.5, zorder=1)
+    ends = np.stack([left, right]).reshape(2, -1), np.stack([before, after]).reshape(2, -1)
+    axes.plot(*ends, color="0.7", linewidth=0.5, zorder=1)
     axes.scatter(left, before, s=14, color="#c8553d", label="going in")
     axes.scatter(right, after, s=14, color="#2a6f97", label="coming out, scaled by γ and shifted by β")
     norm, token = np.unravel_index(before.argmax(), before.shape)
@@ -179,7 +182,8 @@ def draw(taps: list[Tap]) -> Figure:
     axes.set_yscale("log")
     axes.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
     axes.set_xlim(-0.5, len(taps) - 0.5)
-    axes.set_xticks(range(len(taps)), [tap.name for tap in taps], rotation=35, ha="right", rotation_mode="anchor")
+    names = [tap.name for tap in taps]
+    axes.set_xticks(range(len(taps)), names, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_ylabel("standard deviation of a token's 384 numbers")
     ratios = [side.max() / side.min() for side in (before, after)]
     title = "Tokens differ in spread {:.0f}-fold going into the norms of MiniLM, {:.0f}-fold coming out"

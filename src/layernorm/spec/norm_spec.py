@@ -160,9 +160,10 @@ class NormSpec:
             return "batch"
         if self.groups not in (None, UNKNOWN):
             return "group"
-        if 0 in self.axes and self.axes != (0, "1:"):
-            return "batch"
         carried = {a for axes in (self.scale_axes, self.shift_axes) if isinstance(axes, tuple) for a in axes}
+        own = bool(carried) and carried <= set(self.axes)  # a batch norm's parameters lie along the axis it keeps
+        if 0 in self.axes and self.axes != (0, "1:") and not own:
+            return "batch"
         elsewhere = bool(carried) and carried.isdisjoint(self.axes) and not _covers(self.axes, carried)
         return "instance" if elsewhere or (self.axes == ("2:",) and not carried) else "layer"
 

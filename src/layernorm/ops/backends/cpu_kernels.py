@@ -5,9 +5,9 @@ One kernel serves every storage type. A row whose values are C, the compute type
 (16-bit, or about to be overwritten) is first copied to a contiguous tile of C. RMS norm is the same kernel with
 the mean held at 0. The scheme for a row:
 
-1. mean = m + δ: m is the mean rounded to C, δ what that rounding missed.
-2. spread² = weight · Σ((x − m) − δ)², in blocks that are added in float64.
-3. r = 1 / √(spread² + eps), in float64.
+1. In one pass and in float64, Σ(x − guess) and Σ(x − guess)², the guess being the mean of the first 32 values.
+2. From these the mean, as m + δ (m is the mean rounded to C, δ what that missed), and the sum of squares about it.
+3. r = 1 / √(weight · Σ(x − mean)² + eps), in float64.
 4. y = ((x − m) − δ)·r·γ + β.
 
 Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come
@@ -25,9 +25,11 @@ from llvmlite import binding, ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-# Squares are added in C for this many columns, then in float64: a float32 lane that adds a thousand squares
-# loses bits (14 ulp seen at 65 536 columns without blocks).
-BLOCK = 1024
+# The mean of this many first values stands in for the mean while sums are taken; it need only be near.
+PILOT = 32
+# float64 values have no wider type to be added in: sums of this many are added with what each addition loses.
+# In one run of 65 536 equal squares the lanes drift by 8 ulp.
+BLOCK = 256
 # LLVM aborts the process when it must convert float16 on an x86 without F16C: there the conversions are not
 # emitted, no row is ever said to be FLOAT16, and NumPy converts the array before and after.
 HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in (
@@ -150,64 +152,67 @@ def _less(x, m, residue):
 
 @_exact
 def _add(total, lost, part):
-    """Add a block's sum and keep what the addition loses (Knuth's two-sum): ten million columns need it."""
+    """Add a block's sum and keep what the addition loses (Knuth's two-sum)."""
     both = total + part
     kept = both - total
     return both, lost + ((total - (both - kept)) + (part - kept))
 
 
-@_sums
-def _total(row):
-    """Add a row in float64: exact for 16 and 32-bit values of one magnitude."""
-    total = 0.0
-    for j in range(row.size):
-        total += np.float64(row[j])
-    return total
-
-
-@_sums
-def _missed_in_block(row, m):
-    total = 0.0
-    for j in range(row.size):
-        total += _less(row[j], m, row.dtype.type(0))
-    return total
-
-
 @_exact
-def _missed(row, m):
-    """Add up what a mean m leaves over."""
-    total, lost = 0.0, 0.0
-    for start in range(0, row.size, BLOCK):
-        total, lost = _add(total, lost, _missed_in_block(row[start : start + BLOCK], m))
-    return total + lost
-
-
-@_exact
-def _mean(row):
-    """Give the mean as a pair: m of the row's type, and what m misses."""
-    d = row.size
-    total = _total(row)
-    m = row.dtype.type(total / d)
-    if row.itemsize == 4:  # total is exact, or nearly, and so is m·d: 24 bits times at most 29
-        return m, row.dtype.type((total - np.float64(m) * d) / d)
-    return m, row.dtype.type(_missed(row, m) / d)
+def _pilot(row):
+    """Give a first guess of the mean, from the first values of the row."""
+    guess = 0.0
+    for j in range(min(row.size, PILOT)):
+        guess += np.float64(row[j])
+    return guess / min(row.size, PILOT)
 
 
 @_sums
-def _squares_of_block(row, m, residue):
-    total = row.dtype.type(0)
+def _sums_of_block(row, guess):
+    plain, squares = 0.0, 0.0
     for j in range(row.size):
-        t = _less(row[j], m, residue)
-        total += t * t
-    return total
+        t = _less(np.float64(row[j]), guess, 0.0)
+        plain += t
+        squares += t * t
+    return plain, squares
+
+
+@_sums
+def _squares_of_block(row):
+    squares = 0.0
+    for j in range(row.size):
+        squares += np.float64(row[j]) * np.float64(row[j])
+    return squares
 
 
 @_exact
-def _squares(row, m, residue):
-    total, lost = 0.0, 0.0
-    for start in range(0, row.size, BLOCK):
-        total, lost = _add(total, lost, np.float64(_squares_of_block(row[start : start + BLOCK], m, residue)))
-    return total + lost
+def _sums_about(row, guess, centered):
+    """Sum x − guess and its square. Narrow values need no blocks: their squares are exact in float64."""
+    block = row.size if row.itemsize == 4 else BLOCK
+    plain, plain_lost, squares, squares_lost = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, row.size, block):
+        part = row[start : start + block]
+        sums = _sums_of_block(part, guess) if centered else (0.0, _squares_of_block(part))
+        plain, plain_lost = _add(plain, plain_lost, sums[0])
+        squares, squares_lost = _add(squares, squares_lost, sums[1])
+    return plain + plain_lost, squares + squares_lost
+
+
+@_exact
+def _moments(row, centered):
+    """Give the mean as a guess and what it misses, and the sum of squares about the mean, all in float64."""
+    if not centered:
+        return 0.0, 0.0, _sums_about(row, 0.0, False)[1]
+    guess = _pilot(row)
+    for _ in range(4):
+        plain, squares = _sums_about(row, guess, True)
+        missed = plain / row.size
+        about_mean = squares - missed * plain
+        # a guess off by more than half a deviation (rows that rise, say) would cost digits: guess again
+        if not missed * plain > 0.25 * about_mean:
+            break
+        guess += missed
+    return guess, missed, max(about_mean, 0.0) if about_mean == about_mean else about_mean
 
 
 # -- one row: forward ---------------------------------------------------------------------------------------
@@ -253,35 +258,44 @@ def _scaled_copy(row, k):
 
 @_exact
 def _extreme(row, y, gamma, beta, centered, weight, eps):
-    """Do a row whose squares overflow or vanish, scaled by a power of two and in float64: rare, so slow."""
+    """Do a row near the ends of its type, scaled by a power of two and in float64: rare, so slow."""
     k = _power_of_two(row)
     wide = _scaled_copy(row, k)
-    m, residue = _mean(wide) if centered else (0.0, 0.0)
-    spread = math.sqrt(weight * _squares(wide, m, residue))
+    mean, residue, about_mean = _moments(wide, centered)
     # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
     floor = max(math.ldexp(math.sqrt(eps), -k), 2.0**-1000) if eps > 0.0 else 0.0
-    r = 1.0 / math.hypot(spread, floor)
+    r = 1.0 / math.hypot(math.sqrt(weight * about_mean), floor)
     for j in range(row.size):
-        value = _less(wide[j], m, residue) * r
+        value = _less(wide[j], mean, residue) * r
         scale = np.float64(gamma[j]) if gamma.size else 1.0
         shift = np.float64(beta[j]) if beta.size else -0.0
         y[j] = _fma(value, scale, shift)
-    return math.ldexp(m, k), math.ldexp(residue, k), math.ldexp(r, -k)
+    return math.ldexp(mean, k), math.ldexp(residue, k), math.ldexp(r, -k)
 
 
 @_exact
 def _forward_row(row, y, gamma, beta, centered, weight, eps):
-    """Normalize one row of C and give its statistics in float64: m, δ and r."""
-    zero = row.dtype.type(0)
-    m, residue = _mean(row) if centered else (zero, zero)
-    spread2 = weight * _squares(row, m, residue)
-    # below, squares of C have lost digits to underflow; above, they or x − m have overflowed
-    lowest = 2.0**-80 if row.itemsize == 4 else 2.0**-900
-    if not lowest < spread2 < math.inf:
-        return _extreme(row, y, gamma, beta, centered, weight, eps)
+    """Normalize one row of C and give its statistics in float64: mean, residue and r."""
+    mean, residue, about_mean = _moments(row, centered)
+    spread2 = weight * about_mean
     r = 1.0 / math.sqrt(spread2 + eps)
-    _scale(row, y, m, residue, row.dtype.type(r), gamma, beta)
-    return np.float64(m), np.float64(residue), r
+    # Outside, x − m or r leaves C, or float64's squares lose digits. A narrow constant row has no square to lose.
+    if row.itemsize == 4:
+        usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and r < 2.0**100
+    else:
+        usual = 2.0**-900 < spread2 < 2.0**900
+    if not usual:
+        return _extreme(row, y, gamma, beta, centered, weight, eps)
+    m, missed = _pair(row, mean, residue)
+    _scale(row, y, m, missed, row.dtype.type(r), gamma, beta)
+    return mean, residue, r
+
+
+@_exact
+def _pair(row, mean, residue):
+    """Split a mean into the number of row's type nearest to it and the rest."""
+    m = row.dtype.type(mean + residue)
+    return m, row.dtype.type((mean - np.float64(m)) + residue)
 
 
 @_exact
@@ -321,8 +335,7 @@ def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamm
             _scale(row, narrow, zero, zero, tile.dtype.type(1), scale, shift)
             _store(narrow, kind, y + i * y_step)
         if stats:
-            nearest = tile.dtype.type(m)
-            saved[0, i], saved[1, i] = nearest, (m - np.float64(nearest)) + residue
+            saved[0, i], saved[1, i] = _pair(tile, m, residue)
             saved[2, i] = r
 
 
@@ -391,13 +404,19 @@ def _backward_row(row, dy, dx, gamma, m, residue, r, centered, weight):
 
 
 @_exact
-def _add_gradients(row, dy, m, residue, r, dgamma, dbeta):
-    """Add one row to dγ and dβ in float64, where (x − m) − δ is exact: their bound is relative to |dy·x̂|."""
+def _add_gradients(row, dy, m, residue, r, sums):
+    """Add one row to dγ and dβ in float64, where a narrow (x − m) − δ is exact: the bound is relative to |dy·x̂|."""
     m, residue, r = np.float64(m), np.float64(residue), np.float64(r)
-    for j in range(row.size):
-        slope = np.float64(dy[j])
-        dgamma[j] += slope * (_less(np.float64(row[j]), m, residue) * r)
-        dbeta[j] += slope
+    dgamma, dbeta, dgamma_lost, dbeta_lost = sums[0], sums[1], sums[2], sums[3]
+    if row.itemsize == 4:
+        for j in range(row.size):
+            dgamma[j] += np.float64(dy[j]) * (_less(np.float64(row[j]), m, residue) * r)
+            dbeta[j] += np.float64(dy[j])
+    else:
+        for j in range(row.size):
+            part = dy[j] * (_less(row[j], m, residue) * r)
+            dgamma[j], dgamma_lost[j] = _add(dgamma[j], dgamma_lost[j], part)
+            dbeta[j], dbeta_lost[j] = _add(dbeta[j], dbeta_lost[j], dy[j])
 
 
 @_exact
@@ -408,7 +427,7 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
     narrow = np.full(d if sixteen else 0, zero)
     scales, which_scale = _parameter(gamma, gammas, d, zero), _index(gamma_index, rows)
     saved = numba.carray(_pointer(stats, zero), (3, rows))
-    sums = numba.carray(_pointer(partial, 0.0), (pieces, 2, d if partial else 0))
+    sums = numba.carray(_pointer(partial, 0.0), (pieces, 4, d if partial else 0))
     for piece in range(first, last):
         for i in range(piece * rows // pieces, (piece + 1) * rows // pieces):
             row = _load(x + i * x_step, kind, d, x_tile, zero)
@@ -416,7 +435,7 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
             scale = scales[which_scale[i] if which_scale.size else 0]
             m, residue, r = saved[0, i], saved[1, i], saved[2, i]
             if partial:
-                _add_gradients(row, slope, m, residue, r, sums[piece, 0], sums[piece, 1])
+                _add_gradients(row, slope, m, residue, r, sums[piece])
             if sixteen:
                 _backward_row(row, slope, narrow, scale, m, residue, r, centered, weight)
                 _store(narrow, kind, dx + i * dx_step)
