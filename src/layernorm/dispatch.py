@@ -209,7 +209,8 @@ def _parameter(name: str, value: object, axes: ParameterAxes, layout: Layout) ->
     whole = ndim > 1 and array.ndim == ndim and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
     if whole:
         return layout.parameter(array, per_group=False)
-    slip = f" ({name}={value!r} looks like a shape, not values)" if value == shape[-1:] else ""
+    listed = isinstance(value, tuple) and value == shape[-1:]
+    slip = f" ({name}={value!r} looks like a shape, not values)" if listed else ""
     raise ArgumentError(
         f"{name} has shape {array.shape} but x has shape {shape}{slip}; pass a scalar, an array of shape {plain}, or "
         f"one with {ndim} axes, each of length 1 or x's."

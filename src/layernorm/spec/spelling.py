@@ -51,7 +51,7 @@ def _family(spec: NormSpec) -> str:
     if spec.scale_offset and spec.scale_axes is not None:
         raise _Cannot("scale_offset=1; layers multiply by the weight alone, so store 1 + γ in it")
     if "group" in (spec.scale_axes, spec.shift_axes):
-        raise _Cannot("a scale or shift per group; layers carry one per channel")
+        raise _Cannot('scale_axes or shift_axes is "group"; layers carry one per channel')
     if family != "std" and (spec.groups is not None or spec.statistics != "input"):
         raise _Cannot(f"groups or stored statistics with spread={spec.spread!r} and centered={spec.centered}")
     if spec.groups is not None and spec.statistics != "input":
@@ -82,10 +82,10 @@ def _pytorch(spec: Any, family: str) -> str:
     # (-1,) without parameters would pass for the places of an instance norm on three axes
     known_last = on is None and _start(axes) is not None and axes[-1] == -1
     if on in (None, (1,)) and not known_last:
-        for kept, name, smallest in (((1,), "BatchNorm", 2), ((0, 1), "InstanceNorm", 3)):
+        for kept, name in (((1,), "BatchNorm"), ((0, 1), "InstanceNorm")):
             fits, rank = _rest(axes, kept)
             if fits and (spec.statistics == "input" or name == "BatchNorm"):
-                return _torch_channels(spec, name, max(rank or 0, smallest) if rank else None, eps, bias)
+                return _torch_channels(spec, name, rank, eps, bias)
     if spec.statistics != "input":
         raise _Cannot("statistics='stored'; PyTorch keeps them for BatchNorm over all axes but 1, weights along 1")
     if on == (1,) and _start(axes) == 1:
@@ -102,6 +102,8 @@ def _torch_channels(spec: Any, name: str, rank: int | None, eps: str, bias: str)
     has = spec.scale_axes is not None
     words = ("" if has == affine else f", affine={has}") + bias
     if name == "BatchNorm" and spec.statistics == "input":
+        if not _under_root(spec):
+            raise _Cannot(f"eps={spec.eps!r}, eps_at={spec.eps_at!r}; PyTorch's batch statistics want an eps above 0")
         words += ", track_running_stats=False"
     evaluated = ".eval()" if spec.statistics == "stored" else ""
     return f"{layer}(x.shape[1], {eps}{words}){evaluated}{_only(rank)}"

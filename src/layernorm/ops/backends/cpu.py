@@ -66,11 +66,11 @@ def forward(
     target = np.empty(x.shape, x.dtype) if narrow else out
     scale, shift = _converted(gamma, spec.scale_offset, compute), _converted(beta, 0, compute)
     rows, columns = x.shape
-    weight, eps = _weight(spec, columns)
+    divisor, eps = _divisor(spec, columns)
     _run(
         kernels.forward_serial, kernels.forward_parallel, compute, x.nbytes if rows > 1 else 0, rows,
         *_where(x), *_where(target), kind, columns, rows, *_described(scale), *_described(shift),
-        0 if stats is None else _address(stats), spec.centered, weight, eps, bool(spec.cast_before_scale),
+        0 if stats is None else _address(stats), spec.centered, divisor, eps, bool(spec.cast_before_scale),
     )  # fmt: skip
     if narrow:
         out[...] = target
@@ -89,22 +89,20 @@ def backward(
     target = np.empty(x.shape, x.dtype) if narrow else dx
     scale = _converted(gamma, spec.scale_offset, compute)
     rows, columns = x.shape
-    weight, _ = _weight(spec, columns)
+    divisor, _ = _divisor(spec, columns)
     pieces = min(rows, PIECES)
     partial = np.zeros((pieces if sums else 0, 4, columns))
     _run(
         kernels.backward_serial, kernels.backward_parallel, compute, x.nbytes if rows > 1 else 0, pieces,
         *_where(dy), *_where(x), *_where(target), kind, columns, rows, *_described(scale), _address(stats),
-        _address(partial) if sums else 0, pieces, spec.centered, weight,
+        _address(partial) if sums else 0, pieces, spec.centered, divisor,
     )  # fmt: skip
     if narrow:
         dx[...] = target
     if not sums:
         return None
-    plain, lost = partial[:, :2], partial[:, 2:]
-    # contiguous pieces are added in eight lanes, not one after another
-    added = np.ascontiguousarray(plain.T).sum(axis=-1) + lost.sum(axis=0).T
-    return added[:, 0], added[:, 1]
+    dgamma, dbeta = kernels.add_pieces(partial)
+    return dgamma, dbeta
 
 
 def threads_for(size_in_bytes: int) -> int:
@@ -171,12 +169,11 @@ def _kind(x: Array, same: Array | None) -> tuple[int, bool, Array]:
     return (kernels.TILED if overwritten else kernels.DIRECT), False, x
 
 
-def _weight(spec: NormSpec, columns: int) -> tuple[float, float]:
-    """Write the denominator as √(weight·Σ(…)² + eps)."""
-    divisor = {"std": columns - spec.ddof, "rms": columns, "l2": 1}[str(spec.spread)]  # type: ignore[operator]
-    weight = 1.0 / divisor if divisor else math.nan
+def _divisor(spec: NormSpec, columns: int) -> tuple[float, float]:
+    """Write the denominator as √(Σ(…)² / divisor + eps)."""
+    divisor = float({"std": columns - spec.ddof, "rms": columns, "l2": 1}[str(spec.spread)])  # type: ignore[operator]
     eps = 0.0 if spec.eps_at == "none" else float(spec.eps)  # type: ignore[arg-type]
-    return weight, eps * weight if spec.eps_at == "sum" else eps
+    return divisor, eps / divisor if spec.eps_at == "sum" else eps
 
 
 def _converted(parameter: Parameter | None, offset: Any, compute: Any) -> tuple[Array, Array | None] | None:

@@ -7,7 +7,7 @@ the mean held at 0. The scheme for a row:
 
 1. In one pass and in float64, Σ(x − guess) and Σ(x − guess)², the guess being the mean of the first 32 values.
 2. From these the mean, as m + δ (m is the mean rounded to C, δ what that missed), and the sum of squares about it.
-3. r = 1 / √(weight · Σ(x − mean)² + eps), in float64.
+3. r = 1 / √(Σ(x − mean)² / divisor + eps), in float64; the divisor is n − ddof.
 4. y = ((x − m) − δ)·r·γ + β.
 
 Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come
@@ -152,7 +152,7 @@ def _less(x, m, residue):
 
 @_exact
 def _add(total, lost, part):
-    """Add a block's sum and keep what the addition loses (Knuth's two-sum)."""
+    """Add a part to a total, and to `lost` what that addition loses (Knuth's two-sum)."""
     both = total + part
     kept = both - total
     return both, lost + ((total - (both - kept)) + (part - kept))
@@ -215,6 +215,35 @@ def _moments(row, centered):
     return guess, missed, max(about_mean, 0.0) if about_mean == about_mean else about_mean
 
 
+@_exact
+def _reciprocal_root(value):
+    """Give 1/√value right to half an ulp and a little: root and division each add half of one to every x̂."""
+    r = 1.0 / math.sqrt(value)
+    if not 2.0**-500 < r < 2.0**500:
+        return r
+    near = value * r
+    short = _fma(-near, r, 1.0) - _fma(value, r, -near) * r
+    return r + 0.5 * r * short
+
+
+@_exact
+def _moments_twice(row, m, centered):
+    """Give the mean of x − m and the squares about the mean with about twice float64's digits, one by one.
+
+    dγ is held to |dy·x̂|, however small x̂ is, so what is saved for the backward pass must be better than y needs.
+    """
+    plain, plain_lost, squares, squares_lost = 0.0, 0.0, 0.0, 0.0
+    for j in range(row.size):
+        t, lost = _add(np.float64(row[j]), 0.0, -m)
+        square = t * t
+        plain, plain_lost = _add(plain, plain_lost + lost, t)
+        squares, squares_lost = _add(squares, squares_lost + (_fma(t, t, -square) + 2.0 * t * lost), square)
+    if not centered:
+        return 0.0, squares + squares_lost
+    plain += plain_lost
+    return plain / row.size, (squares + squares_lost) - plain / row.size * plain
+
+
 # -- one row: forward ---------------------------------------------------------------------------------------
 
 
@@ -257,14 +286,14 @@ def _scaled_copy(row, k):
 
 
 @_exact
-def _extreme(row, y, gamma, beta, centered, weight, eps):
+def _extreme(row, y, gamma, beta, centered, divisor, eps):
     """Do a row near the ends of its type, scaled by a power of two and in float64: rare, so slow."""
     k = _power_of_two(row)
     wide = _scaled_copy(row, k)
     mean, residue, about_mean = _moments(wide, centered)
     # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
     floor = max(math.ldexp(math.sqrt(eps), -k), 2.0**-1000) if eps > 0.0 else 0.0
-    r = 1.0 / math.hypot(math.sqrt(weight * about_mean), floor)
+    r = 1.0 / math.hypot(math.sqrt(about_mean / divisor), floor)
     for j in range(row.size):
         value = _less(wide[j], mean, residue) * r
         scale = np.float64(gamma[j]) if gamma.size else 1.0
@@ -274,18 +303,18 @@ def _extreme(row, y, gamma, beta, centered, weight, eps):
 
 
 @_exact
-def _forward_row(row, y, gamma, beta, centered, weight, eps):
+def _forward_row(row, y, gamma, beta, centered, divisor, eps):
     """Normalize one row of C and give its statistics in float64: mean, residue and r."""
     mean, residue, about_mean = _moments(row, centered)
-    spread2 = weight * about_mean
-    r = 1.0 / math.sqrt(spread2 + eps)
+    spread2 = about_mean / divisor
+    r = _reciprocal_root(spread2 + eps)
     # Outside, x − m or r leaves C, or float64's squares lose digits. A narrow constant row has no square to lose.
     if row.itemsize == 4:
         usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and r < 2.0**100
     else:
         usual = 2.0**-900 < spread2 < 2.0**900
     if not usual:
-        return _extreme(row, y, gamma, beta, centered, weight, eps)
+        return _extreme(row, y, gamma, beta, centered, divisor, eps)
     m, missed = _pair(row, mean, residue)
     _scale(row, y, m, missed, row.dtype.type(r), gamma, beta)
     return mean, residue, r
@@ -311,7 +340,7 @@ def _index(address, rows):
 
 @_exact
 def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
-                  stats, centered, weight, eps, cast, lo, hi):  # fmt: skip
+                  stats, centered, divisor, eps, cast, lo, hi):  # fmt: skip
     sixteen = kind in (FLOAT16, BFLOAT16)
     tile = np.full(d if kind != DIRECT else 0, zero)
     narrow = np.full(d if sixteen else 0, zero)
@@ -324,12 +353,12 @@ def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamm
         shift = shifts[which_shift[i] if which_shift.size else 0]
         if not sixteen:
             out = numba.carray(_pointer(y + i * y_step, zero), (d,))
-            m, residue, r = _forward_row(row, out, scale, shift, centered, weight, eps)
+            m, residue, r = _forward_row(row, out, scale, shift, centered, divisor, eps)
         elif not cast:
-            m, residue, r = _forward_row(row, narrow, scale, shift, centered, weight, eps)
+            m, residue, r = _forward_row(row, narrow, scale, shift, centered, divisor, eps)
             _store(narrow, kind, y + i * y_step)
         else:
-            m, residue, r = _forward_row(row, narrow, scale[:0], shift[:0], centered, weight, eps)
+            m, residue, r = _forward_row(row, narrow, scale[:0], shift[:0], centered, divisor, eps)
             _store(narrow, kind, y + i * y_step)
             row = _load(y + i * y_step, kind, d, tile, zero)
             _scale(row, narrow, zero, zero, tile.dtype.type(1), scale, shift)
@@ -337,6 +366,9 @@ def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamm
         if stats:
             saved[0, i], saved[1, i] = _pair(tile, m, residue)
             saved[2, i] = r
+            if tile.itemsize == 8 and 2.0**-450 < r < 2.0**450:
+                saved[1, i], about_mean = _moments_twice(row, saved[0, i], centered)
+                saved[2, i] = _reciprocal_root(about_mean / divisor + eps)
 
 
 # -- one row: backward --------------------------------------------------------------------------------------
@@ -370,7 +402,7 @@ def _slopes(row, dy, dx, gamma, m, residue, r, mean, along):
 
 
 @_exact
-def _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight):
+def _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, divisor):
     """Do a row that overflows on the way, in float64 and a quarter of its size."""
     d = row.size
     m, residue, r = 0.25 * np.float64(m), 0.25 * np.float64(residue), 4.0 * np.float64(r)
@@ -378,7 +410,7 @@ def _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight):
     for j in range(d):
         g = np.float64(dy[j]) * (np.float64(gamma[j]) if gamma.size else 1.0)
         mean += g / d
-        along += g * weight * (_less(0.25 * np.float64(row[j]), m, residue) * r)
+        along += g / divisor * (_less(0.25 * np.float64(row[j]), m, residue) * r)
     mean = mean if centered else 0.0
     for j in range(d):
         g = np.float64(dy[j]) * (np.float64(gamma[j]) if gamma.size else 1.0)
@@ -387,7 +419,7 @@ def _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight):
 
 
 @_exact
-def _backward_row(row, dy, dx, gamma, m, residue, r, centered, weight):
+def _backward_row(row, dy, dx, gamma, m, residue, r, centered, divisor):
     d = row.size
     mean, along = 0.0, 0.0
     for start in range(0, d, BLOCK):
@@ -397,10 +429,10 @@ def _backward_row(row, dy, dx, gamma, m, residue, r, centered, weight):
         along += np.float64(part_along)
     usual = 2.0**-100 < r < 2.0**24 if row.itemsize == 4 else 2.0**-1000 < r < 2.0**500
     if not (usual and abs(mean) < math.inf and abs(along) < math.inf):
-        _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, weight)
+        _extreme_slopes(row, dy, dx, gamma, m, residue, r, centered, divisor)
         return
     mean = mean / d if centered else 0.0
-    _slopes(row, dy, dx, gamma, m, residue, r, row.dtype.type(mean), row.dtype.type(along * weight))
+    _slopes(row, dy, dx, gamma, m, residue, r, row.dtype.type(mean), row.dtype.type(along / divisor))
 
 
 @_exact
@@ -412,16 +444,21 @@ def _add_gradients(row, dy, m, residue, r, sums):
         for j in range(row.size):
             dgamma[j] += np.float64(dy[j]) * (_less(np.float64(row[j]), m, residue) * r)
             dbeta[j] += np.float64(dy[j])
-    else:
+    else:  # no wider type: carry along what each step loses
         for j in range(row.size):
-            part = dy[j] * (_less(row[j], m, residue) * r)
-            dgamma[j], dgamma_lost[j] = _add(dgamma[j], dgamma_lost[j], part)
+            near, lost = _add(row[j], 0.0, -m)
+            near, lost = _add(near, lost, -residue)
+            xhat = near * r
+            lost = _fma(near, r, -xhat) + lost * r
+            part = dy[j] * xhat
+            lost = _fma(dy[j], xhat, -part) + lost * dy[j]
+            dgamma[j], dgamma_lost[j] = _add(dgamma[j], dgamma_lost[j] + lost, part)
             dbeta[j], dbeta_lost[j] = _add(dbeta[j], dbeta_lost[j], dy[j])
 
 
 @_exact
 def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
-                   partial, pieces, centered, weight, first, last):  # fmt: skip
+                   partial, pieces, centered, divisor, first, last):  # fmt: skip
     sixteen = kind in (FLOAT16, BFLOAT16)
     x_tile, dy_tile = np.full(d if kind != DIRECT else 0, zero), np.full(d if kind != DIRECT else 0, zero)
     narrow = np.full(d if sixteen else 0, zero)
@@ -437,11 +474,23 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
             if partial:
                 _add_gradients(row, slope, m, residue, r, sums[piece])
             if sixteen:
-                _backward_row(row, slope, narrow, scale, m, residue, r, centered, weight)
+                _backward_row(row, slope, narrow, scale, m, residue, r, centered, divisor)
                 _store(narrow, kind, dx + i * dx_step)
             else:
                 out = numba.carray(_pointer(dx + i * dx_step, zero), (d,))
-                _backward_row(row, slope, out, scale, m, residue, r, centered, weight)
+                _backward_row(row, slope, out, scale, m, residue, r, centered, divisor)
+
+
+@_exact
+def add_pieces(partial):
+    """Add the pieces of dγ and dβ in order; partial: (pieces, 4, columns), sums and then what they lost."""
+    sums, lost = partial[0, :2].copy(), partial[0, 2:].copy()
+    for piece in range(1, len(partial)):
+        for which in range(2):
+            for j in range(sums.shape[1]):
+                lost[which, j] += partial[piece, 2 + which, j]
+                sums[which, j], lost[which, j] = _add(sums[which, j], lost[which, j], partial[piece, which, j])
+    return sums + lost
 
 
 # -- all rows, on one thread or several ---------------------------------------------------------------------
@@ -449,35 +498,35 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
 
 @_exact
 def forward_serial(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
-                    stats, centered, weight, eps, cast, threads):  # fmt: skip
+                    stats, centered, divisor, eps, cast, threads):  # fmt: skip
     """Normalize all rows on the calling thread; `threads` is there for one signature."""
     _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
-                  stats, centered, weight, eps, cast, 0, rows)  # fmt: skip
+                  stats, centered, divisor, eps, cast, 0, rows)  # fmt: skip
 
 
 @_compile(parallel=True, fastmath=False)
 def forward_parallel(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas, beta_index,
-                      stats, centered, weight, eps, cast, threads):  # fmt: skip
+                      stats, centered, divisor, eps, cast, threads):  # fmt: skip
     """Normalize all rows, an equal run of them a thread."""
     for t in prange(threads):
         _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamma_index, beta, betas,
-                      beta_index, stats, centered, weight, eps, cast, t * rows // threads,
+                      beta_index, stats, centered, divisor, eps, cast, t * rows // threads,
                       (t + 1) * rows // threads)  # fmt: skip
 
 
 @_exact
 def backward_serial(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
-                     partial, pieces, centered, weight, threads):  # fmt: skip
+                     partial, pieces, centered, divisor, threads):  # fmt: skip
     """Differentiate all rows on the calling thread; `threads` is there for one signature."""
     _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
-                   partial, pieces, centered, weight, 0, pieces)  # fmt: skip
+                   partial, pieces, centered, divisor, 0, pieces)  # fmt: skip
 
 
 @_compile(parallel=True, fastmath=False)
 def backward_parallel(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index, stats,
-                       partial, pieces, centered, weight, threads):  # fmt: skip
+                       partial, pieces, centered, divisor, threads):  # fmt: skip
     """Differentiate all rows, an equal run of pieces a thread."""
     for t in prange(threads):
         _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gamma, gammas, gamma_index,
-                       stats, partial, pieces, centered, weight, t * pieces // threads,
+                       stats, partial, pieces, centered, divisor, t * pieces // threads,
                        (t + 1) * pieces // threads)  # fmt: skip
