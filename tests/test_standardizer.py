@@ -290,6 +290,12 @@ def refusal(kind, do):
     return str(raised.value)
 
 
+def test_options_can_be_set():
+    standardizer = Standardizer().set_params(ddof=1, with_mean=False)
+    assert standardizer.get_params() == {"with_mean": False, "with_std": True, "ddof": 1}
+    assert standardizer.fit([[1.0], [3.0]]).var_ == 2
+
+
 def test_refuses_before_fit():
     for do in (Standardizer().transform, Standardizer().inverse_transform):
         assert refusal(ArgumentError, lambda do=do: do(DRAWN)) == (

@@ -19,6 +19,34 @@ from layernorm.functional import (
     rms_norm_backward,
     set_num_threads,
 )
+from layernorm.ops.moments import Moments
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
+from layernorm.spec.variants import VARIANTS
+from layernorm.standardizer import Standardizer
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Moments",
+    "NormSpec",
+    "Plan",
+    "Standardizer",
+    "Stats",
+    "UNKNOWN",
+    "VARIANTS",
+    "batch_norm",
+    "batch_norm_backward",
+    "get_num_threads",
+    "group_norm",
+    "group_norm_backward",
+    "instance_norm",
+    "instance_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "normalize",
+    "normalize_backward",
+    "plan",
+    "rms_norm",
+    "rms_norm_backward",
+    "set_num_threads",
+]

@@ -133,7 +133,8 @@ class Layout:
             left = tuple(a for a in range(whole.ndim) if a not in summed)
             # summed axes last and contiguous: NumPy adds pairwise only along the fast axis
             lined_up = np.ascontiguousarray(whole.transpose(left + summed))
-            return np.asarray(lined_up.reshape([whole.shape[a] for a in left] + [-1]).sum(axis=-1))
+            count = math.prod(whole.shape[a] for a in summed)
+            return np.asarray(lined_up.reshape([whole.shape[a] for a in left] + [count]).sum(axis=-1))
 
         return gather
 
