@@ -121,6 +121,11 @@ def cases():
         yield f"eps at {place}, small row", "float32", small, spec, {"dy": [DY_4]}
     yield "no eps", "float32", small, LAYER | {"eps_at": "none", "eps": 0.0}, {"dy": [DY_4]}
     yield "l2, eps at sum", "float32", [TOKEN], L2 | {"eps_at": "sum"}, {"dy": [DY_4]}
+    for place in ("deviation", "sum", "variance_floor", "deviation_floor", "none"):
+        uncentred = {"eps_at": place, "eps": 0.0 if place == "none" else 1e-3}
+        yield f"rms, eps at {place}", "float32", [TOKEN], RMS | uncentred, {"dy": [DY_4]}
+        yield f"l2 norm, eps at {place}", "float32", [TOKEN], L2 | uncentred, {"dy": [DY_4]}
+    yield "l2, eps at variance", "float32", [TOKEN], L2 | {"eps_at": "variance", "eps": 1e-3}, {"dy": [DY_4]}
     yield "l2, floor of the norm", "float32", [TOKEN, [0] * 4], L2 | {"eps_at": "deviation_floor"}, {}
     yield "l2, floor of the sum", "float32", [TOKEN, [0] * 4], L2 | {"eps_at": "variance_floor"}, {}
 

@@ -20,6 +20,7 @@ NAME = "cpu"
 PIECES = 32
 # Below this many bytes of x a second thread costs more than it saves.
 PARALLEL_BYTES = 65536
+CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 _forked = False
 _lock = threading.Lock()
@@ -126,14 +127,15 @@ def set_num_threads(threads: int) -> None:
 
 def _allowed_threads() -> int:
     global _threads
-    _threads = min(numba.config.NUMBA_NUM_THREADS, _processors())  # type: ignore[attr-defined]
+    _threads = min(numba.config.NUMBA_NUM_THREADS, processors())  # type: ignore[attr-defined]
     return _threads
 
 
-def _processors() -> int:
+def processors() -> int:
+    """Count the processors that this process may use: its affinity, and its container's share."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:  # a container's share, in microseconds of processor time a period
-        with open("/sys/fs/cgroup/cpu.max") as file:  # noqa: PTH123 - pathlib costs 1 ms of import
+        with open(CGROUP_LIMIT) as file:  # noqa: PTH123 - pathlib costs 1 ms of import
             quota, period = file.read().split()
         return max(1, min(count, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # no cgroup v2, or "max": no limit

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""This file runs the CPU kernels where something is missing: no cache folder, no OpenMP, no half conversions."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layernorm as ln
+
+CALL = """
+import concurrent.futures
+import numpy as np, layernorm as ln
+work = [np.random.default_rng(i).standard_normal((700, 128)).astype(np.float32) for i in range(8)]
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    found = list(pool.map(lambda x: [ln.layer_norm(x) for _ in range(20)][-1], work))
+from layernorm.ops.backends import cpu
+print(cpu._layer, *(f"{y.sum(dtype=np.float64):.17g}" for y in found))
+"""
+
+
+def sums():
+    work = [np.random.default_rng(i).standard_normal((700, 128)).astype(np.float32) for i in range(8)]
+    return [f"{ln.layer_norm(x).sum(dtype=np.float64):.17g}" for x in work]
+
+
+def run(code, python_path=None, **environment):
+    base = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    path = {} if python_path is None else {"PYTHONPATH": str(python_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env=base | environment | path, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_without_openmp_eight_threads_take_turns():
+    layer, *found = run(CALL, NUMBA_THREADING_LAYER="workqueue")
+    assert layer == "workqueue"
+    assert found == sums()
+
+
+def test_without_any_threading_layer_the_serial_kernels_run():
+    # tbb is asked for and not installed, so Numba finds no layer at all
+    pytest.importorskip("numba")
+    if _has_tbb():
+        pytest.skip("tbb is installed here")
+    layer, *found = run(CALL, NUMBA_THREADING_LAYER="tbb")
+    assert layer == "absent"
+    assert found == sums()
+
+
+def _has_tbb():
+    probe = "from numba.np.ufunc import tbbpool"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode == 0
+
+
+def test_where_nothing_can_be_written_kernels_are_compiled_in_memory(tmp_path):
+    package = tmp_path / "site" / "layernorm"
+    shutil.copytree(Path(ln.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (package / "ops" / "backends",):
+        (folder / "__pycache__").write_text("a file where a folder is wanted; permissions do not stop root")
+    nowhere = tmp_path / "file"
+    nowhere.write_text("")
+    code = """
+import layernorm as ln
+from layernorm.ops.backends import cpu_kernels
+print(ln.__file__, cpu_kernels.forward_serial.stats.cache_path, *ln.layer_norm([2.0, 4.0, 6.0, 8.0]).round(3))
+"""
+    where, cache, *found = run(code, package.parent, HOME=str(nowhere), XDG_CACHE_HOME=str(nowhere))
+    assert where.startswith(str(tmp_path))
+    assert cache == "None"
+    assert found == ["-1.342", "-0.447", "0.447", "1.342"]
+
+
+def test_a_read_only_package_falls_back_to_the_users_cache(tmp_path):
+    package = tmp_path / "site" / "layernorm"
+    shutil.copytree(Path(ln.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "ops" / "backends" / "__pycache__").write_text("a file where a folder is wanted")
+    code = "import layernorm as ln; print(*ln.layer_norm([2.0, 4.0, 6.0, 8.0]).round(3))"
+    found = run(code, package.parent, HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert found == ["-1.342", "-0.447", "0.447", "1.342"]
+    assert list((tmp_path / "cache").rglob("*.nbc"))
+
+
+def test_without_half_conversions_numpy_makes_them(monkeypatch):
+    from layernorm.ops.backends import cpu_kernels
+
+    random = np.random.default_rng(0)
+    x, dy = (random.standard_normal((64, 100)).astype(np.float16) for _ in range(2))
+    y, stats = ln.layer_norm(x, return_stats=True)
+    gradients = ln.layer_norm_backward(dy, x, stats)
+    monkeypatch.setattr(cpu_kernels, "HALF_IN_HARDWARE", False)
+    other, other_stats = ln.layer_norm(x, return_stats=True)
+    np.testing.assert_array_equal(other, y)
+    for a, b in zip(ln.layer_norm_backward(dy, x, other_stats), gradients, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_every_float16_and_bfloat16_is_converted_as_ieee_says():
+    """x − 0 and r = 1: RMS norm over one column with the right eps leaves ±1, so go through the raw kernels."""
+    from layernorm.ops.backends import cpu_kernels as kernels
+
+    patterns = np.arange(65536, dtype=np.uint16)
+    for name, kind in (("float16", kernels.FLOAT16), ("bfloat16", kernels.BFLOAT16)):
+        tile = np.zeros(65536, np.float32)
+        address = patterns.__array_interface__["data"][0]
+        wide = kernels._load(address, kind, 65536, tile, np.float32(0))
+        np.testing.assert_array_equal(wide, patterns.view(name).astype(np.float32))
+        # between neighbours: just below, at, and just above the middle, and the values themselves
+        finite = wide[np.isfinite(wide)]
+        with np.errstate(over="ignore"):
+            middle = (finite.astype(np.float64) + np.nextafter(finite.astype(name), np.array(np.inf, name)).astype(
+                np.float64)) / 2  # fmt: skip
+            tests = np.concatenate([middle, finite]).astype(np.float32)
+            tests = np.concatenate([np.nextafter(tests, -np.float32(np.inf)), tests, np.nextafter(tests, np.float32(
+                np.inf)), [np.nan, np.inf, -np.inf]]).astype(np.float32)  # fmt: skip
+            expected = tests.astype(name)
+        found = np.zeros(len(tests), np.uint16)
+        kernels._store(tests.copy(), kind, found.__array_interface__["data"][0])
+        np.testing.assert_array_equal(found.view(name).astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("quota", ["max 100000", "100000 100000", "150000 100000", "nonsense"])
+def test_the_share_of_a_container_is_honoured(quota, monkeypatch, tmp_path):
+    from layernorm.ops.backends import cpu
+
+    file = tmp_path / "cpu.max"
+    file.write_text(quota)
+    monkeypatch.setattr(cpu, "CGROUP_LIMIT", str(file))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    assert cpu.processors() == {"max": 6, "100000": 1, "150000": 2, "nonsense": 6}[quota.split()[0]]
