@@ -75,7 +75,7 @@ def test_the_check_can_fail():
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30, 1e200, 1e-200])
 @pytest.mark.parametrize("offset", [0.0, 1.0, 1e3, -1e7, 1e8, 1e12])
 def test_float64_is_right_to_a_few_ulp(offset, scale, ddof):
-    x = ((DRAWN[:, 0] + offset) * scale)[:, None]
+    x = ((DRAWN[:60, 0] + offset) * scale)[:, None]
     y = Standardizer(ddof=ddof).fit_transform(x)
     # two subtractions and the division 0.5 each, the deviation 1: 2.5 ulp, twice as many just above a power of 2
     assert worst(y[:, 0], exact_column(x[:, 0], ddof=ddof)) <= 5
@@ -87,7 +87,7 @@ def test_narrow_types_are_rounded_once(dtype, offset):
     digits = DIGITS[np.dtype(dtype).name]
     offset = min(offset, 3e4) if digits == 11 else offset
     spread = max(1.0, offset * 2.0 ** (4 - digits))  # 8 or more of the type's steps at that offset
-    x = (DRAWN * spread + offset).astype(dtype)
+    x = (DRAWN[:60] * spread + offset).astype(dtype)
     y = Standardizer().fit_transform(x)
     assert y.dtype == x.dtype
     for column in range(3):

@@ -98,6 +98,8 @@ def backward(
     """Differentiate a spec at x; see `functional.normalize_backward`."""
     layout = _layout(x, spec)
     scale = _parameter("gamma", gamma, layout.scale_axes, layout)
+    if spec.statistics == "updated":
+        stats = None  # saved ones are mixed with the running ones already; dx needs x's own
     given = _given(spec, layout, mean, var, update) if stats is None else None
     slope = array_of(dy, "dy")
     if slope.shape != x.shape:

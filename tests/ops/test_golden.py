@@ -28,7 +28,8 @@ def spec_of(case, **more):
 
 def arguments(case, dtype):
     return tuple(
-        None if case[name] is None else np.array(case[name], np.float64).astype(dtype) for name in ("x", "gamma", "beta")
+        None if case[name] is None else np.array(case[name], np.float64).astype(dtype)
+        for name in ("x", "gamma", "beta")
     )
 
 

@@ -16,7 +16,7 @@ from layernorm.spec.errors import ArgumentError, ArrayTypeError
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]  # hi + lo, an unevaluated sum that carries about 106 bits
 
-BLOCK = 2**14  # elements; measured on (10⁶, 10): 2**13 or 2**17 take 2 times as long
+BLOCK = 2**15  # elements; 70 ns each on (200 000, 10), where 2**13 and 2**17 take twice as long
 LOWEST = -1000  # the exponent of a column of zeros: no other column has a smaller one
 
 
@@ -177,9 +177,7 @@ def real_array(x: npt.ArrayLike) -> Array:
 @np.errstate(all="ignore")
 def _of_block(x: Array, chosen: Array) -> Moments:
     """Take the moments of x: (rows, columns) in two passes over a block small enough for the cache."""
-    # NumPy's inner loop runs along memory, so the longer side belongs there.
-    x = x.astype(np.float64, order="F" if len(x) ** 2 > x.size else "C")
-    x = np.where(chosen, x, 0.0)
+    x = np.where(chosen, x.astype(np.float64), 0.0)
     count = chosen.sum(axis=0, dtype=np.float64)
     largest = np.abs(x).max(axis=0, initial=0.0)
     known = np.isfinite(largest) & (largest > 0)

@@ -26,7 +26,7 @@ class Row:
 
     mean: Array
     residue: Array
-    deviation: Array  # x less its mean, whether or not the numerator is
+    deviation: Array  # x less its own mean, whatever the numerator is
     numerator: Array
     denominator: Array
     root: Array  # the denominator before eps
@@ -89,12 +89,12 @@ def statistics(x: Array, spec: NormSpec, given: tuple[Array, Array] | None = Non
         both = mean + residue
         mean = (1 - weight) * given[0] / scale + weight * both
         square = (1 - weight) * given[1] / scale**2 + weight * square
-        deviation, residue = x - mean, np.zeros_like(mean)
+        residue = np.zeros_like(mean)
     if spec.eps_at == "sum" and spec.spread != "l2":
         eps = eps / divisor
     root = each(np.sqrt(square))
     denominator = _denominator(square, root, _scaled(eps, scale, spec), spec, each)
-    numerator = deviation if spec.centered else x
+    numerator = x if not spec.centered else deviation if given is None else x - mean
     return Row(mean * scale, residue * scale, deviation, numerator, denominator, root, scale)
 
 

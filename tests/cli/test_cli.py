@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""This file runs the command line as a user does: what it prints, where, and with which exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import layernorm
+from layernorm.cli import run
+from layernorm.cli.explain import page_of
+from layernorm.spec.variants import VARIANTS
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "schema/error.schema.json").read_text(encoding="utf-8"))
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"layernorm {layernorm.__version__}\n"
+
+
+def test_the_installed_command_and_the_module_are_the_same():
+    for command in (["layernorm"], [sys.executable, "-m", "layernorm"]):
+        if command == ["layernorm"]:
+            command = [str(Path(sys.executable).with_name("layernorm"))]
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, f"layernorm {layernorm.__version__}\n")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_explain_prints_every_variant_with_its_formula_spelling_and_source(name, capsys):
+    assert run(["explain", name]) == 0
+    page = capsys.readouterr().out
+    assert str(VARIANTS[name]) in page
+    assert "Source: " in page
+    assert "  onnx     " in page
+
+
+def test_explain_prints_every_field_of_a_spec(capsys):
+    for field in VARIANTS["bert"].to_json():
+        if field != "kind":
+            assert run(["explain", field]) == 0
+            assert capsys.readouterr().out.startswith(f"{field}: ")
+    assert page_of("ddof") == "ddof: the variance divides by n − ddof."
+
+
+def test_explain_with_json_prints_one_document(capsys):
+    assert run(["explain", "bert", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["code"] == "bert"
+    assert "1e-12" in document["page"]
+
+
+WRONG = {
+    "an unknown code": (["explain", "bertt"], "not-found", "bertt: no such page; did you mean bert?"),
+    "no code": (["explain"], "bad-input", "Missing argument 'code'; see layernorm --help."),
+    "an unknown command": (["inspekt"], "bad-input", "No such command 'inspekt'; see layernorm --help."),
+    "an unknown option": (["explain", "bert", "--loud"], "bad-input", "No such option: --loud; see layernorm --help."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_done_exits_with_2_and_one_sentence(name, capsys):
+    arguments, _, sentence = WRONG[name]
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"layernorm: {sentence}\n"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_with_json_the_error_is_a_document_on_stdout(name, capsys):
+    arguments, code, sentence = WRONG[name]
+    assert run([*arguments, "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMA)
+    assert document["error"]["code"] == code
+    assert sentence.split(";")[0] in document["error"]["sentence"]
+
+
+def test_help_of_no_command(capsys):
+    assert run(["--help"]) == 0
+    assert "explain" in capsys.readouterr().out
