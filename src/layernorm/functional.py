@@ -290,7 +290,8 @@ def normalize(x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | N
 @overload
 def normalize(x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | None = None, *,
               mean: Like | None = None, var: Like | None = None, update: float | None = None,
-              out: Array | None = None, return_stats: Yes, backend: str | None = None) -> tuple[Array, Stats]: ...  # fmt: skip
+              out: Array | None = None, return_stats: Yes, backend: str | None = None
+) -> tuple[Array, Stats]: ...  # fmt: skip
 def normalize(
     x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | None = None, *,
     mean: Like | None = None, var: Like | None = None, update: float | None = None,

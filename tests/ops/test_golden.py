@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file holds both backends to the golden answers, which mpmath made: every eps_at with every spread, and gradients."""
+"""This file holds both backends to the golden answers of mpmath: every eps_at with every spread, and gradients."""
 
 import json
 from pathlib import Path

@@ -70,7 +70,7 @@ def test_squares_overflow_in_float16_statistics():
 
 @pytest.mark.parametrize("clamped", [False, True])
 def test_onnxruntime_28463_the_variance_by_moments_cancels(clamped):
-    """E[x²] − E[x]² of [40000, 40001, 40002, 40003] in float32: 1600120000 and 40001.5² both round to multiples of 128.
+    """E[x²] − E[x]² of [40000, 40001, 40002, 40003] in float32, where such squares are multiples of 128.
 
     E[x²] is 1600120003.5 and rounds to 1600120064 − 64 = 1600120000 or its neighbour; E[x]² is 1600120002.25 and does
     the same. The difference is a multiple of 128, and here 0, where the variance is 1.25.
@@ -101,7 +101,7 @@ def test_statistics_kept_in_float32_are_off_by_the_rounding_of_the_mean():
 
 
 def test_updated_statistics_are_a_weighted_mean_of_old_and_new():
-    """ONNX training mode with momentum 0.9: the running mean moves a tenth of the way, and normalizes this very step."""
+    """ONNX training mode with momentum 0.9: the running mean moves a tenth of the way, and is used at once."""
     x = np.array([[1.0, 10.0], [3.0, 30.0]])
     spec = ln.NormSpec(axes=(0,), eps=0.0, statistics="updated")
     y, stats = ln.normalize(x, spec, mean=[0.0, 0.0], var=[1.0, 1.0], update=0.1, return_stats=True)

@@ -154,6 +154,8 @@ REFUSALS = [
     ("keras", {"shift_axes": (-2,)},
      "scale_axes=(-1,) and shift_axes=(-2,); layers carry both along the same axes"),
     ("keras", {"centered": False, "spread": "rms"}, "shift_axes=(-1,); keras.layers.RMSNormalization has no shift"),
+    ("keras", {"centered": False, "spread": "rms", "axes": (1,), "scale_axes": (1,), "shift_axes": None},
+     "axes=(1,); only a run of last axes can be normalized, so transpose x first"),
     ("pytorch", {"centered": True, "spread": "rms"}, "spread='rms' of what is not centered, with centered=True"),
     ("flax", {"statistics": "updated"},
      "statistics='updated'; layers use this input's statistics or those stored before it"),

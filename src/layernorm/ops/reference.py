@@ -215,7 +215,7 @@ def _power_of_two(x: Array, eps: Array, given: object) -> Array:
     # squares that vanish beside eps lose nothing, so small rows are scaled only where eps is as small
     far = (largest > 2.0**500) | ((largest < 2.0**-400) & (eps < 2.0**-600))
     exponent = np.where(far & np.isfinite(largest), np.frexp(largest)[1], 0)
-    return np.ldexp(1.0, np.clip(exponent, -1000, 1000))
+    return np.asarray(np.ldexp(1.0, np.clip(exponent, -1000, 1000)))
 
 
 def _scaled(eps: Array, scale: Array, spec: NormSpec) -> Array:
