@@ -47,7 +47,7 @@ def run(example, folder, pythonpath=()):
 
 
 def test_every_example_is_run_here():
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["01_recipe.py", "02_minilm.py"]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["01_recipe.py", "02_minilm.py", "03_offsets.py"]
 
 
 def test_recipe_prints_the_known_numbers_by_hand_and_by_layer_norm(tmp_path):
