@@ -16,13 +16,12 @@ ROOT = Path(layernorm.__file__).parent
 ARROWS = {
     "spec": (),
     "ops": ("spec",),
-    "frameworks": ("spec", "ops"),
-    "dispatch": ("spec", "ops", "frameworks"),
-    "functional": ("spec", "ops", "frameworks", "dispatch"),
-    "standardizer": ("spec", "ops", "frameworks"),
+    "dispatch": ("spec", "ops"),
+    "functional": ("spec", "ops", "dispatch"),
+    "standardizer": ("spec", "ops"),
     "report": ("spec",),
-    "cli": ("spec", "ops", "frameworks", "dispatch", "functional", "standardizer", "report", "__init__"),
-    "__init__": ("spec", "ops", "frameworks", "dispatch", "functional", "standardizer"),
+    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "report", "__init__"),
+    "__init__": ("spec", "ops", "dispatch", "functional", "standardizer"),
     "__main__": ("cli",),
 }
 # Not even loaded until an array or a file asks for it.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layernorm.frameworks.numpy import array_of
+from layernorm.ops.arrays import array_of
 from layernorm.ops.backends import choose
 from layernorm.ops.layout import Array, Layout, Parameter, ParameterAxes, layout_of
 from layernorm.ops.reference import rounded, xhat_of

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy.typing as npt
 
 from layernorm.dispatch import Plan, Stats, axes_of, backward, checked_eps, forward, plan_of
-from layernorm.frameworks.numpy import array_of
+from layernorm.ops.arrays import array_of
 from layernorm.ops.layout import Array
 from layernorm.spec.errors import ArgumentError
 from layernorm.spec.norm_spec import Axes, GroupOrder, NormSpec

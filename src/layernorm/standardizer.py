@@ -7,7 +7,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.ops.moments import Array, Moments, real_array
+from layernorm.ops.arrays import array_of
+from layernorm.ops.moments import Array, Moments
 from layernorm.spec.errors import ArgumentError
 
 
@@ -91,7 +92,7 @@ class Standardizer:
             y = (y - hi) - lo
         if self.scale_ is not None:
             y /= self.scale_
-        return y.astype(_result_type(table))
+        return y.astype(table.dtype)
 
     def fit_transform(self, X: npt.ArrayLike, y: object = None) -> Array:
         """Fit X and transform it; errors are those of `fit`.
@@ -116,7 +117,7 @@ class Standardizer:
         if self.with_mean:
             hi, lo = self._moments.mean_pair
             x = hi + (x + lo)
-        return x.astype(_result_type(table))
+        return x.astype(table.dtype)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Give the three options by name, as scikit-learn asks for them.
@@ -179,7 +180,7 @@ class Standardizer:
 
 
 def _table(X: npt.ArrayLike) -> Array:
-    table = real_array(X)
+    table = array_of(X, "X")
     if table.ndim != 2:
         raise ArgumentError(
             f"X has shape {table.shape}, which is not (rows, columns); "
@@ -196,7 +197,3 @@ def _moments(table: Array) -> Moments:
             "replace it, by NaN if the value is missing."
         )
     return Moments.of(table, axis=0, where=~np.isnan(table))
-
-
-def _result_type(table: Array) -> npt.DTypeLike:
-    return np.float64 if table.dtype.kind in "biu" else table.dtype

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.spec.dtypes import DTYPES
-from layernorm.spec.errors import ArgumentError, ArrayTypeError
+from layernorm.ops.arrays import array_of
+from layernorm.spec.errors import ArgumentError
 
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]  # hi + lo, an unevaluated sum that carries about 106 bits
@@ -61,7 +61,7 @@ class Moments:
         >>> Moments.of([[1.0, 10.0], [3.0, 10.0]], axis=0).mean
         array([ 2., 10.])
         """
-        x = real_array(x)
+        x = array_of(x, "x")
         chosen = np.broadcast_to(True, x.shape) if where is None else np.asarray(where, bool)
         if chosen.shape != x.shape:
             raise ArgumentError(
@@ -153,25 +153,6 @@ class Moments:
     def _unscaled_square(self, value: Any) -> Array:
         square: Array = np.ldexp(value, 2 * self._exponent)
         return square
-
-
-def real_array(x: npt.ArrayLike) -> Array:
-    """Give x as a plain array of real numbers, in its own type.
-
-    Raises:
-        ArrayTypeError: x is masked, or complex, object, longdouble or no number at all.
-
-    >>> real_array([1, 2]).dtype.kind
-    'i'
-    """
-    if isinstance(x, np.ma.MaskedArray):
-        raise ArrayTypeError("x is a masked array, whose mask would be lost; pass x.compressed() or x.filled().")
-    array = np.asarray(x)
-    if array.dtype.kind not in "biu" and array.dtype.name not in DTYPES:
-        raise ArrayTypeError(
-            f"x has type {array.dtype}; convert it to bool, an integer type or one of {', '.join(DTYPES)}."
-        )
-    return array
 
 
 @np.errstate(all="ignore")
