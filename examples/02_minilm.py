@@ -23,7 +23,7 @@ try:
 
     from layernorm import layer_norm
 except ModuleNotFoundError as missing:
-    sys.exit(f"This demo needs {missing.name}, which is not installed: pip install 'layernorm[demo]'")
+    sys.exit(f"This demo needs {missing.name}, which is not installed: pip install '.[demo]'")
 
 # The model comes without its tokenizer, so these words are looked up in a piece of its vocabulary kept here.
 VOCABULARY = {
@@ -141,10 +141,8 @@ def exactly(row: np.ndarray, tap: Tap) -> tuple[list[float], list[float]]:
 def table(rows: list[tuple[str, float, float, float]], tokens: int) -> Table:
     """Lay the differences out, a norm a row, and the worst of each column below."""
     caption = (
-        "An ulp here is the gap between neighbouring float32 numbers at |γ·x̂| + |γ| + |β|, value by value: "
-        "the sizes that get rounded on the way to y, with |γ| for the rounding of the mean. The gap at |y| "
-        "itself shrinks to nothing where γ·x̂ and β cancel; the gap at a row's largest |y| would excuse the "
-        "small values. By this measure layernorm promises to be less than 4 from exact, for any finite x."
+        "An ulp is the gap between float32 numbers at |γ·x̂| + |γ| + |β|, the sizes that are rounded on the way to y "
+        "(at |y| itself it vanishes where γ·x̂ and β cancel). So measured, layernorm is within 4 of exact for any x."
     )
     listing = Table(
         title=f"Largest difference in ulp, over {tokens} tokens of 384 features",
@@ -185,8 +183,8 @@ def draw(taps: list[Tap]) -> Figure:
     names = [tap.name for tap in taps]
     axes.set_xticks(range(len(taps)), names, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_ylabel("standard deviation of a token's 384 numbers")
-    ratios = [side.max() / side.min() for side in (before, after)]
-    title = "Tokens differ in spread {:.0f}-fold going into the norms of MiniLM, {:.0f}-fold coming out"
+    ratios = [(side.max(axis=1) / side.min(axis=1)).max() for side in (before, after)]
+    title = "At one norm of MiniLM, tokens differ in spread up to {:.0f}-fold going in, {:.1f}-fold coming out"
     axes.set_title(title.format(*ratios), loc="left")
     axes.legend(loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

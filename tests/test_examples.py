@@ -84,7 +84,7 @@ def test_minilm_without_a_package_says_what_to_install(name, tmp_path):
     (tmp_path / name / "__init__.py").write_text(f"raise ModuleNotFoundError('gone', name={name!r})")
     done = run("02_minilm.py", tmp_path, pythonpath=[tmp_path])
     assert (done.returncode, done.stdout) == (1, "")
-    wanted = f"This demo needs {name}, which is not installed: pip install 'layernorm[demo]'\n"
+    wanted = f"This demo needs {name}, which is not installed: pip install '.[demo]'\n"
     assert done.stderr == wanted
 
 

@@ -83,8 +83,8 @@ def test_one_row_alone_in_the_loss(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_constant_rows_and_single_columns_have_no_gradient_through_gamma(dtype):
-    """pytorch#188375: rows of one column gave dweight a value, where x̂ is 0 and so is the gradient."""
+def test_pytorch_188375_single_columns_have_no_gradient_through_gamma(dtype):
+    """Rows of one column gave dweight a value, where x̂ is 0 and so is the gradient."""
     x = np.full((5, 1), 7.0).astype(dtype)
     _, stats = ln.layer_norm(x, np.ones(1, dtype), return_stats=True)
     dx, dgamma, dbeta = ln.layer_norm_backward(np.ones_like(x), x, stats, np.ones(1, dtype))

@@ -58,6 +58,10 @@ WRONG_ARGUMENTS = {
                            "(2, 3, 1); pass the Stats of this x and axis."),
     "stats of two arrays": (lambda: ln.layer_norm_backward(X, X, (X, X)), "stats holds 2 arrays; pass the Stats that "
                             "return_stats=True gave."),
+    "no stats": (lambda: ln.layer_norm_backward(X, X, None), "stats is None; pass the Stats that the forward pass gave "
+                 "with return_stats=True."),
+    "a negative variance": (lambda: ln.batch_norm(X, mean=[1.0, 2.0, 3.0], var=[1.0, -2.0, 3.0]), "var holds -2.0, and "
+                            "no variance is negative; were mean and var exchanged?"),
     "dy of another shape": (lambda: ln.layer_norm_backward(X[:1], X, ln.layer_norm(X, return_stats=True)[1]),
                             "dy has shape (1, 3, 4) but x has (2, 3, 4); pass the gradient of the output."),
     "batch_norm with half its statistics": (lambda: ln.batch_norm(X, mean=[1.0, 2.0, 3.0]), "batch_norm got one of mean "
@@ -93,6 +97,9 @@ WRONG_SPECS = {
     "unknown fields": (lambda: ln.normalize(X, ln.NormSpec(eps=ln.UNKNOWN, centered=ln.UNKNOWN)), "the spec leaves "
                        'centered, eps unknown, which would change the result; fill in with spec.assume(VARIANTS["bert"]), '
                        "say, or dataclasses.replace."),
+    "a name for a spec": (lambda: ln.normalize(X, "bert"), "spec is 'bert'; pass a NormSpec, such as VARIANTS['bert']."),
+    "text for a document": (lambda: ln.NormSpec.from_json("{}"), "a spec's document is a str; pass the object that "
+                            "to_json() gave."),
     "groups that do not divide": (lambda: ln.group_norm(X, 2), "3 channels (axis 1 of shape (2, 3, 4)) do not split into "
                                   "2 equal groups; pass a number that divides them."),
     "a backend that cannot": (lambda: ln.normalize(X, ln.NormSpec(eps_at="deviation"), backend="cpu"),

@@ -20,6 +20,7 @@ from layernorm.functional import (
     set_num_threads,
 )
 from layernorm.ops.moments import Moments
+from layernorm.spec.errors import ArgumentError, ArrayTypeError, LayerNormError, SpecError
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 from layernorm.spec.variants import VARIANTS
 from layernorm.standardizer import Standardizer
@@ -29,9 +30,13 @@ __version__ = "0.1.0"
 __all__ = [
     "UNKNOWN",
     "VARIANTS",
+    "ArgumentError",
+    "ArrayTypeError",
+    "LayerNormError",
     "Moments",
     "NormSpec",
     "Plan",
+    "SpecError",
     "Standardizer",
     "Stats",
     "batch_norm",

@@ -177,6 +177,8 @@ def checked_eps(eps: object) -> float:
 
 
 def _layout(x: Array, spec: NormSpec) -> Layout:
+    if not isinstance(spec, NormSpec):
+        raise SpecError(f"spec is {spec!r}; pass a NormSpec, such as VARIANTS['bert'].")
     if x.ndim == 0:
         axes_of(None, x.shape)
     unknown = spec.unknown()
@@ -237,8 +239,10 @@ def _given(
             f'update={update!r} with statistics="{spec.statistics}": it is the weight of this input in updated '
             "statistics (0.1 where ONNX says momentum=0.9), and belongs to those alone."
         )
-    both = [layout.given(name, array_of(v, name)) for name, v in (("mean", mean), ("var", var))]
-    return both[0].astype(np.float64), both[1].astype(np.float64)
+    both = [layout.given(name, array_of(v, name)).astype(np.float64) for name, v in (("mean", mean), ("var", var))]
+    if np.any(both[1] < 0):
+        raise ArgumentError(f"var holds {both[1].min()}, and no variance is negative; were mean and var exchanged?")
+    return both[0], both[1]
 
 
 def _check_out(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """This file holds the array functions: each is one NormSpec, run on the arrays it is given."""
 
+from __future__ import annotations  # so that help() prints ArrayLike, and not a screen of what it stands for
+
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, overload
 
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from layernorm.dispatch import Plan, Stats, axes_of, backward, checked_eps, forward, plan_of
 from layernorm.ops.arrays import array_of
@@ -14,20 +16,19 @@ from layernorm.spec.errors import ArgumentError
 from layernorm.spec.norm_spec import Axes, GroupOrder, NormSpec
 
 Axis = int | Sequence[int] | None
-Like = npt.ArrayLike
 Yes = Literal[True]
 No = Literal[False]
 
 
 @overload
-def layer_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, axis: Axis = -1, *,
+def layer_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, axis: Axis = -1, *,
                scale_axis: Axis = None, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
-def layer_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, axis: Axis = -1, *,
+def layer_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, axis: Axis = -1, *,
                scale_axis: Axis = None, out: Array | None = None, return_stats: Yes
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def layer_norm(
-    x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, axis: Axis = -1, *,
+    x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, axis: Axis = -1, *,
     scale_axis: Axis = None, out: Array | None = None, return_stats: bool = False,
 ) -> Any:  # fmt: skip
     """Shift and scale every group of values to mean 0 and standard deviation 1, then apply gamma and beta.
@@ -39,7 +40,8 @@ def layer_norm(
         x: array of at least one axis; float16, bfloat16, float32 or float64. Lists, integers and bools become
             float64.
         gamma: the scale, without unit: a scalar; an array of shape `tuple(x.shape[a] for a in sorted(axis))`; or
-            one with as many axes as x, each of length 1 or x's (a scale per sample, say). None: 1.
+            one with as many axes as x, each of length 1 or x's: `gamma[:, None]` of shape (batch, 1, width) scales
+            each sample of (batch, tokens, width) by its own. None: 1.
         beta: the shift, in the same three forms. None: 0.
         eps: added to the variance, so in units of x²; at least 0. With eps=0 a constant row gives NaN.
         axis: the axis or axes that share one mean and variance; None for all of them.
@@ -65,7 +67,13 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dy: Like, x: Like, stats: Stats, gamma: Like | None = None, *, axis: Axis = -1, scale_axis: Axis = None
+    dy: ArrayLike,
+    x: ArrayLike,
+    stats: Stats,
+    gamma: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    scale_axis: Axis = None,
 ) -> tuple[Array, Array | None, Array]:
     """Give the gradients of a loss to x, gamma and beta, from its gradient dy to the output of `layer_norm`.
 
@@ -90,18 +98,18 @@ def layer_norm_backward(
     [[ 0.102 -0.204  0.102]] None [1. 0. 0.]
     """
     x = array_of(x, "x")
-    return backward(dy, x, _spec("std", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, stats)
+    return backward(dy, x, _spec("std", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, _saved(stats))
 
 
 @overload
-def rms_norm(x: Like, gamma: Like | None = None, *, beta: Like | None = None, eps: float = 1e-6, axis: Axis = -1,
+def rms_norm(x: ArrayLike, gamma: ArrayLike | None = None, *, beta: ArrayLike | None = None, eps: float = 1e-6, axis: Axis = -1,
              scale_axis: Axis = None, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
-def rms_norm(x: Like, gamma: Like | None = None, *, beta: Like | None = None, eps: float = 1e-6, axis: Axis = -1,
+def rms_norm(x: ArrayLike, gamma: ArrayLike | None = None, *, beta: ArrayLike | None = None, eps: float = 1e-6, axis: Axis = -1,
              scale_axis: Axis = None, out: Array | None = None, return_stats: Yes
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def rms_norm(
-    x: Like, gamma: Like | None = None, *, beta: Like | None = None, eps: float = 1e-6, axis: Axis = -1,
+    x: ArrayLike, gamma: ArrayLike | None = None, *, beta: ArrayLike | None = None, eps: float = 1e-6, axis: Axis = -1,
     scale_axis: Axis = None, out: Array | None = None, return_stats: bool = False,
 ) -> Any:  # fmt: skip
     """Divide every group of values by its root mean square, then apply gamma (and beta, if there is one).
@@ -119,7 +127,13 @@ def rms_norm(
 
 
 def rms_norm_backward(
-    dy: Like, x: Like, stats: Stats, gamma: Like | None = None, *, axis: Axis = -1, scale_axis: Axis = None
+    dy: ArrayLike,
+    x: ArrayLike,
+    stats: Stats,
+    gamma: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    scale_axis: Axis = None,
 ) -> tuple[Array, Array | None, Array]:
     """Give the gradients to x, gamma and beta of `rms_norm`.
 
@@ -133,20 +147,20 @@ def rms_norm_backward(
     array([ 0.181 , -0.1358])
     """
     x = array_of(x, "x")
-    return backward(dy, x, _spec("rms", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, stats)
+    return backward(dy, x, _spec("rms", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, _saved(stats))
 
 
 @overload
-def group_norm(x: Like, groups: int, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+def group_norm(x: ArrayLike, groups: int, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
                channel_axis: int = 1, group_order: GroupOrder = "blocked", out: Array | None = None,
                return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
-def group_norm(x: Like, groups: int, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+def group_norm(x: ArrayLike, groups: int, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
                channel_axis: int = 1, group_order: GroupOrder = "blocked", out: Array | None = None,
                return_stats: Yes
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def group_norm(
-    x: Like, groups: int, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+    x: ArrayLike, groups: int, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
     channel_axis: int = 1, group_order: GroupOrder = "blocked", out: Array | None = None,
     return_stats: bool = False,
 ) -> Any:  # fmt: skip
@@ -173,7 +187,7 @@ def group_norm(
 
 
 def group_norm_backward(
-    dy: Like, x: Like, stats: Stats, groups: int, gamma: Like | None = None, *,
+    dy: ArrayLike, x: ArrayLike, stats: Stats, groups: int, gamma: ArrayLike | None = None, *,
     channel_axis: int = 1, group_order: GroupOrder = "blocked",
 ) -> tuple[Array, Array | None, Array]:  # fmt: skip
     """Give the gradients to x, gamma and beta of `group_norm`; the result is that of `layer_norm_backward`.
@@ -186,18 +200,18 @@ def group_norm_backward(
     array([-1.,  1., -1.,  1.])
     """
     x = array_of(x, "x")
-    return backward(dy, x, _group_spec(x, groups, 0.0, channel_axis, group_order), gamma, stats)
+    return backward(dy, x, _group_spec(x, groups, 0.0, channel_axis, group_order), gamma, _saved(stats))
 
 
 @overload
-def instance_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+def instance_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
                   channel_axis: int = 1, out: Array | None = None, return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
-def instance_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+def instance_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
                   channel_axis: int = 1, out: Array | None = None, return_stats: Yes
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def instance_norm(
-    x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
+    x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
     channel_axis: int = 1, out: Array | None = None, return_stats: bool = False,
 ) -> Any:  # fmt: skip
     """Normalize each channel of each sample over all its places, as `layer_norm` does.
@@ -216,7 +230,7 @@ def instance_norm(
 
 
 def instance_norm_backward(
-    dy: Like, x: Like, stats: Stats, gamma: Like | None = None, *, channel_axis: int = 1
+    dy: ArrayLike, x: ArrayLike, stats: Stats, gamma: ArrayLike | None = None, *, channel_axis: int = 1
 ) -> tuple[Array, Array | None, Array]:
     """Give the gradients to x, gamma and beta of `instance_norm`; the result is that of `layer_norm_backward`.
 
@@ -228,21 +242,21 @@ def instance_norm_backward(
     array([2., 2.])
     """
     x = array_of(x, "x")
-    return backward(dy, x, _channel_spec(x, 0.0, channel_axis, 3, "instance_norm"), gamma, stats)
+    return backward(dy, x, _channel_spec(x, 0.0, channel_axis, 3, "instance_norm"), gamma, _saved(stats))
 
 
 @overload
-def batch_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
-               channel_axis: int = 1, mean: Like | None = None, var: Like | None = None, out: Array | None = None,
+def batch_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
+               channel_axis: int = 1, mean: ArrayLike | None = None, var: ArrayLike | None = None, out: Array | None = None,
                return_stats: No = False) -> Array: ...  # fmt: skip
 @overload
-def batch_norm(x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
-               channel_axis: int = 1, mean: Like | None = None, var: Like | None = None, out: Array | None = None,
+def batch_norm(x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
+               channel_axis: int = 1, mean: ArrayLike | None = None, var: ArrayLike | None = None, out: Array | None = None,
                return_stats: Yes
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def batch_norm(
-    x: Like, gamma: Like | None = None, beta: Like | None = None, eps: float = 1e-5, *,
-    channel_axis: int = 1, mean: Like | None = None, var: Like | None = None, out: Array | None = None,
+    x: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, eps: float = 1e-5, *,
+    channel_axis: int = 1, mean: ArrayLike | None = None, var: ArrayLike | None = None, out: Array | None = None,
     return_stats: bool = False,
 ) -> Any:  # fmt: skip
     """Normalize each channel over all samples and places, with this batch's statistics or with given ones.
@@ -266,7 +280,13 @@ def batch_norm(
 
 
 def batch_norm_backward(
-    dy: Like, x: Like, stats: Stats, gamma: Like | None = None, *, channel_axis: int = 1, stored: bool = False
+    dy: ArrayLike,
+    x: ArrayLike,
+    stats: Stats,
+    gamma: ArrayLike | None = None,
+    *,
+    channel_axis: int = 1,
+    stored: bool = False,
 ) -> tuple[Array, Array | None, Array]:
     """Give the gradients to x, gamma and beta of `batch_norm`; the result is that of `layer_norm_backward`.
 
@@ -280,21 +300,21 @@ def batch_norm_backward(
     [0.5 0.5] [2.]
     """
     x = array_of(x, "x")
-    return backward(dy, x, _channel_spec(x, 0.0, channel_axis, 2, "batch_norm", stored=stored), gamma, stats)
+    return backward(dy, x, _channel_spec(x, 0.0, channel_axis, 2, "batch_norm", stored=stored), gamma, _saved(stats))
 
 
 @overload
-def normalize(x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | None = None, *,
-              mean: Like | None = None, var: Like | None = None, update: float | None = None,
+def normalize(x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+              mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
               out: Array | None = None, return_stats: No = False, backend: str | None = None) -> Array: ...  # fmt: skip
 @overload
-def normalize(x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | None = None, *,
-              mean: Like | None = None, var: Like | None = None, update: float | None = None,
+def normalize(x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+              mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
               out: Array | None = None, return_stats: Yes, backend: str | None = None
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def normalize(
-    x: Like, spec: NormSpec, gamma: Like | None = None, beta: Like | None = None, *,
-    mean: Like | None = None, var: Like | None = None, update: float | None = None,
+    x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+    mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
     out: Array | None = None, return_stats: bool = False, backend: str | None = None,
 ) -> Any:  # fmt: skip
     """Run any NormSpec on an array, by the fastest backend that can; `plan` tells which that is.
@@ -324,8 +344,8 @@ def normalize(
 
 
 def normalize_backward(
-    dy: Like, x: Like, spec: NormSpec, gamma: Like | None = None, *, stats: Stats | None = None,
-    mean: Like | None = None, var: Like | None = None, update: float | None = None, backend: str | None = None,
+    dy: ArrayLike, x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, *, stats: Stats | None = None,
+    mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None, backend: str | None = None,
 ) -> tuple[Array, Array | None, Array]:  # fmt: skip
     """Give the gradients to x, gamma and beta of `normalize`; the result is that of `layer_norm_backward`.
 
@@ -344,7 +364,7 @@ def normalize_backward(
     )  # fmt: skip
 
 
-def plan(x: Like, spec: NormSpec, *, backend: str | None = None) -> Plan:
+def plan(x: ArrayLike, spec: NormSpec, *, backend: str | None = None) -> Plan:
     """Say which backend, layout and number of threads `normalize(x, spec)` uses, and why.
 
     >>> import numpy as np
@@ -379,6 +399,12 @@ def set_num_threads(threads: int) -> None:
     from layernorm.ops.backends import cpu
 
     cpu.set_num_threads(threads)
+
+
+def _saved(stats: Stats) -> Stats:
+    if stats is None:
+        raise ArgumentError("stats is None; pass the Stats that the forward pass gave with return_stats=True.")
+    return stats
 
 
 def _axes(axis: Axis, scale_axis: Axis, shape: tuple[int, ...]) -> tuple[Axes, Axes]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """This file normalizes data: one feature, a column, across many examples, the rows."""
 
+from __future__ import annotations  # so that help() prints ArrayLike, and not a screen of what it stands for
+
 import importlib
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from layernorm.ops.arrays import array_of
 from layernorm.ops.moments import Array, Moments
@@ -45,7 +47,7 @@ class Standardizer:
         self.with_std = with_std
         self.ddof = ddof
 
-    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn each column's mean and deviation from X: (rows, columns) alone; y is ignored.
 
         Raises:
@@ -57,7 +59,7 @@ class Standardizer:
         """
         return self._learn(_moments(_table(X)))
 
-    def partial_fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+    def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn from more rows, as if they and all earlier ones had come in one `fit`; y is ignored.
 
         Raises:
@@ -71,7 +73,7 @@ class Standardizer:
             return self.fit(X)
         return self._learn(self._moments.merge(_moments(self._fitted(X))))
 
-    def transform(self, X: npt.ArrayLike) -> Array:
+    def transform(self, X: ArrayLike) -> Array:
         """Give (X - mean_) / scale_ in X's type, or in float64 for booleans and integers.
 
         It is computed in float64 and rounded once; an infinity comes out where X - mean_ exceeds float64.
@@ -94,7 +96,7 @@ class Standardizer:
             y /= self.scale_
         return y.astype(table.dtype)
 
-    def fit_transform(self, X: npt.ArrayLike, y: object = None) -> Array:
+    def fit_transform(self, X: ArrayLike, y: object = None) -> Array:
         """Fit X and transform it; errors are those of `fit`.
 
         >>> Standardizer().fit_transform([[1], [3]])
@@ -103,7 +105,7 @@ class Standardizer:
         """
         return self.fit(X).transform(X)
 
-    def inverse_transform(self, X: npt.ArrayLike) -> Array:
+    def inverse_transform(self, X: ArrayLike) -> Array:
         """Give X · scale_ + mean_, the data before `transform`, in X's type; errors are those of `transform`.
 
         >>> Standardizer().fit([[1.0], [3.0]]).inverse_transform([[0.0], [3.0]])
@@ -166,7 +168,7 @@ class Standardizer:
         self.n_features_in_ = len(count)
         return self
 
-    def _fitted(self, X: npt.ArrayLike) -> Array:
+    def _fitted(self, X: ArrayLike) -> Array:
         """Give X as a table that has the fitted columns."""
         if not hasattr(self, "n_features_in_"):
             raise ArgumentError("this Standardizer has not been fitted and knows no mean yet; call fit(X) first.")
@@ -179,7 +181,7 @@ class Standardizer:
         return table
 
 
-def _table(X: npt.ArrayLike) -> Array:
+def _table(X: ArrayLike) -> Array:
     table = array_of(X, "X")
     if table.ndim != 2:
         raise ArgumentError(

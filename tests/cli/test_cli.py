@@ -47,6 +47,12 @@ def test_explain_prints_every_field_of_a_spec(capsys):
     assert page_of("ddof") == "ddof: the variance divides by n − ddof."
 
 
+def test_explain_without_a_code_lists_every_page(capsys):
+    assert run(["explain"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{name}" in listed for name in (*VARIANTS, "eps_at"))
+
+
 def test_explain_with_json_prints_one_document(capsys):
     assert run(["explain", "bert", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -56,7 +62,7 @@ def test_explain_with_json_prints_one_document(capsys):
 
 WRONG = {
     "an unknown code": (["explain", "bertt"], "not-found", "bertt: no such page; did you mean bert?"),
-    "no code": (["explain"], "bad-input", "Missing argument 'code'; see layernorm --help."),
+    "a code like no other": (["explain", "zzz"], "not-found", "zzz: no such page; layernorm explain lists them all."),
     "an unknown command": (["inspekt"], "bad-input", "No such command 'inspekt'; see layernorm --help."),
     "an unknown option": (["explain", "bert", "--loud"], "bad-input", "No such option: --loud; see layernorm --help."),
 }

@@ -27,8 +27,8 @@ def test_the_recipe_of_the_definition_by_hand():
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_cast_before_scale_rounds_twice_as_llama_does(dtype, backend):
-    """vllm#42379: rounding x̂ before γ or after it is one ulp an element, and turned generated text around."""
+def test_vllm_42379_cast_before_scale_rounds_twice_as_llama_does(dtype, backend):
+    """Rounding x̂ before γ or after it is one ulp an element, and turned generated text around."""
     x = RNG.standard_normal((64, 512)).astype(dtype)
     gamma = RNG.standard_normal(512).astype(dtype)
     xhat = forward(x, None, None, 1e-5, centered=False).xhat.to_float()
@@ -60,8 +60,8 @@ def test_deepspeed_581_an_epsilon_of_1e_12_is_lost_in_float16():
     np.testing.assert_array_equal(ln.normalize(x, ln.NormSpec(eps=1e-12, stats_dtype="float32")), 0)
 
 
-def test_squares_overflow_in_float16_statistics():
-    """pytorch#133085: 300² is beyond float16, so RMS norm there gives 0; in float32 it gives 1."""
+def test_pytorch_133085_squares_overflow_in_float16_statistics():
+    """300² is beyond float16, so RMS norm there gives 0; in float32 it gives 1."""
     x = np.full((1, 4), 300.0, np.float16)
     rms = {"centered": False, "spread": "rms", "eps": 1e-6}
     np.testing.assert_array_equal(ln.normalize(x, ln.NormSpec(**rms, stats_dtype="float16", round_each=True)), 0)

@@ -14,13 +14,26 @@ from layernorm.spec.variants import ROWS, Variant
 
 
 def explain(
-    code: str = typer.Argument(help="A named norm (bert, llama, …) or a field of NormSpec (eps_at, …)."),
+    code: str = typer.Argument("", metavar="[CODE]", help="A named norm or a field of NormSpec; none: list them all."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> int:
     """Print what a named norm computes, how frameworks spell it and where that is known from; or what a field means."""
-    page = page_of(code)
+    page = page_of(code) if code else contents()
     typer.echo(json.dumps({"schema": "layernorm.explain/1", "code": code, "page": page}) if as_json else page)
     return 0
+
+
+def contents() -> str:
+    """List every code that has a page.
+
+    >>> print(contents().splitlines()[0])
+    Named norms:
+    """
+    listed = {"Named norms": [row.name for row in ROWS], "Fields of NormSpec": list(_fields())}
+    return "\n\n".join(
+        f"{title}:\n{textwrap.fill(', '.join(names), 100, initial_indent='  ', subsequent_indent='  ', break_on_hyphens=False)}"
+        for title, names in listed.items()
+    )
 
 
 def page_of(code: str) -> str:
@@ -38,7 +51,7 @@ def page_of(code: str) -> str:
     if code in fields:
         return f"{code}: {fields[code]}"
     near = difflib.get_close_matches(code, [*variants, *fields], 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted([*variants, *fields]))}."
+    hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
     raise NotFoundError(f"{code}: no such page; {hint}", code)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file keeps count, mean and squared deviations of data that arrives in pieces, whatever the pieces."""
 
+from __future__ import annotations  # so that help() prints ArrayLike, and not a screen of what it stands for
+
 import math
 import operator
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from layernorm.ops.arrays import array_of
 from layernorm.spec.errors import ArgumentError
@@ -34,6 +37,8 @@ class Moments:
     `variance()` overflow or underflow where the square does. NaN or infinity stays in its column: the mean
     is what plain summation gives, the rest is NaN.
 
+    To begin with no data, merge onto the moments of no rows, `Moments.of(np.empty((0, columns)), axis=0)`.
+
     >>> whole = Moments.of([2, 4, 6, 8])
     >>> whole
     Moments(count=4, mean=5.0, std=2.23606797749979)
@@ -47,9 +52,7 @@ class Moments:
     _exponent: Array
 
     @classmethod
-    def of(
-        cls, x: npt.ArrayLike, axis: int | Sequence[int] | None = None, *, where: npt.ArrayLike | None = None
-    ) -> "Moments":
+    def of(cls, x: ArrayLike, axis: int | Sequence[int] | None = None, *, where: ArrayLike | None = None) -> Moments:
         """Take the moments of x over some axes (None: all); the axes that are left are the columns.
 
         `where` has x's shape, and False for values to leave out. Integers beyond 2**53 round to float64.
@@ -78,7 +81,7 @@ class Moments:
         return total
 
     @np.errstate(all="ignore")
-    def merge(self, other: "Moments") -> "Moments":
+    def merge(self, other: Moments) -> Moments:
         """Give the moments of both pieces together, to the bit the same as `other.merge(self)`.
 
         Raises:

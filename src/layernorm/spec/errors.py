@@ -5,6 +5,7 @@
 class LayerNormError(Exception):
     """Any refusal of this package: one sentence that says what is wrong, the values, and what to do.
 
+    The classes below are ValueErrors, TypeErrors and LookupErrors too, so code that knows nothing of them catches them.
     `code` is what the command line's error document calls it; `where` is the file, argument or name it is about.
     """
 

@@ -70,7 +70,8 @@ class NormSpec:
             group c mod groups).
         centered: the numerator is x − mean, else x.
         spread: the denominator: `std` of x, `rms` of x, or `l2`, the root of the sum of squares.
-        eps: added where `eps_at` says, in units of x² (`variance`, `sum`, `variance_floor`) or of x.
+        eps: added where `eps_at` says, in units of x² (`variance`, `sum`, `variance_floor`) or of x. Any number: a
+            file can hold what no layer should, and `normalize` refuses to run a negative or infinite one.
         eps_at: `variance` (under the root; for `l2` that is the sum), `deviation` (to the root), `sum` (to
             the sum of squares), `variance_floor`, `deviation_floor` (a lower bound), or `none`.
         ddof: the variance divides by n − ddof.
@@ -342,7 +343,8 @@ class NormSpec:
         """Say how PyTorch, Keras, Flax and ONNX write this layer, or why each cannot.
 
         Each value is an expression that makes the layer, with `x` for the input array, or a sentence
-        that begins with "cannot:".
+        that begins with "cannot:". It computes the same up to rounding: no framework's layer can be told where
+        to round, so `stats_dtype`, `cast_before_scale`, `variance_by` and `round_each` are passed over.
 
         >>> NormSpec(axes=(-1,), eps=1e-12, scale_axes=(-1,), shift_axes=(-1,)).spelling()["pytorch"]
         'torch.nn.LayerNorm(x.shape[-1:], eps=1e-12)'
@@ -372,6 +374,8 @@ class NormSpec:
         Raises:
             SpecError: a field is missing or unheard of, or `kind` contradicts the other fields.
         """
+        if not isinstance(document, Mapping):
+            raise SpecError(f"a spec's document is a {type(document).__name__}; pass the object that to_json() gave.")
         names = {f.name for f in dataclasses.fields(cls)} - {"assumed"}
         missing, extra = names - document.keys(), document.keys() - names - {"kind"}
         if missing or extra:

@@ -351,18 +351,18 @@ def _forward_rows(zero, x, x_step, y, y_step, kind, d, rows, gamma, gammas, gamm
         row = _load(x + i * x_step, kind, d, tile, zero)
         scale = scales[which_scale[i] if which_scale.size else 0]
         shift = shifts[which_shift[i] if which_shift.size else 0]
-        if not sixteen:
-            out = numba.carray(_pointer(y + i * y_step, zero), (d,))
-            m, residue, r = _forward_row(row, out, scale, shift, centered, divisor, eps)
-        elif not cast:
-            m, residue, r = _forward_row(row, narrow, scale, shift, centered, divisor, eps)
-            _store(narrow, kind, y + i * y_step)
-        else:
-            m, residue, r = _forward_row(row, narrow, scale[:0], shift[:0], centered, divisor, eps)
-            _store(narrow, kind, y + i * y_step)
-            row = _load(y + i * y_step, kind, d, tile, zero)
-            _scale(row, narrow, zero, zero, tile.dtype.type(1), scale, shift)
-            _store(narrow, kind, y + i * y_step)
+        out = narrow if sixteen else numba.carray(_pointer(y + i * y_step, zero), (d,))
+        # one call, for each one is compiled anew: three of them took twice as long
+        early = cast and sixteen
+        m, residue, r = _forward_row(
+            row, out, scale[:0] if early else scale, shift[:0] if early else shift, centered, divisor, eps
+        )
+        if sixteen:
+            _store(out, kind, y + i * y_step)
+        if early:
+            rounded = _load(y + i * y_step, kind, d, tile, zero)
+            _scale(rounded, out, zero, zero, tile.dtype.type(1), scale, shift)
+            _store(out, kind, y + i * y_step)
         if stats:
             saved[0, i], saved[1, i] = _pair(tile, m, residue)
             saved[2, i] = r
