@@ -30,10 +30,8 @@ def contents() -> str:
     Named norms:
     """
     listed = {"Named norms": [row.name for row in ROWS], "Fields of NormSpec": list(_fields())}
-    return "\n\n".join(
-        f"{title}:\n{textwrap.fill(', '.join(names), 100, initial_indent='  ', subsequent_indent='  ', break_on_hyphens=False)}"
-        for title, names in listed.items()
-    )
+    wrap = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n\n".join(f"{title}:\n{wrap.fill(', '.join(names))}" for title, names in listed.items())
 
 
 def page_of(code: str) -> str:
