@@ -73,6 +73,9 @@ def adversarial(width):
     random = np.random.default_rng(width)
     bits = random.integers(0, 2, width)
     outlier = np.where(np.arange(width) == width // 2, 1000.0, random.standard_normal(width))
+    one = np.where(np.arange(width) == 0, float.fromhex("0x1.79e311612620ep+0"), 0.0)
+    several = np.where(np.arange(width) % max(width // 7, 1) == 0, 1.3, 0.0)
+    skewed = np.exp(3 * random.standard_normal(width))
     late = np.where(np.arange(width) < 32, 300.0, random.standard_normal(width))
     half = np.where(np.arange(width) % 2, 1.0, -1.0) * (1 + 2.0**-10)
     return {
@@ -82,13 +85,16 @@ def adversarial(width):
         "ramp": np.linspace(-1, 1, width),
         "ramp far away": np.linspace(1e6, 1e6 + 100, width),
         "one outlier": outlier,
+        "one value alone": one,
+        "seven values alone": several,
+        "skewed": skewed,
         "first values mislead": late,
         "nearly constant": 1 + bits * 2.0**-7,
         "powers": 2.0 ** -(np.arange(width) % 24),
     }
 
 
-@pytest.mark.parametrize("width", [2, 33, 64, 1000, 1024, 65536])
+@pytest.mark.parametrize("width", [2, 33, 64, 300, 1000, 1024, 65536])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("norm", NORMS)
 def test_adversarial_rows_stay_within_the_bound(norm, dtype, width):
@@ -99,6 +105,22 @@ def test_adversarial_rows_stay_within_the_bound(norm, dtype, width):
             continue
         y = NORMS[norm](x, eps=1e-12)
         assert share_of_bound(y, x, None, None, 1e-12, norm == "layer") <= 1, name
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_parameters_beyond_float32_are_not_lost(norm):
+    """float64 parameters of a float32 row: in float32 they would be infinite, and 0 times that NaN, or have few digits."""
+    x = np.array([[-1.0, 0.0, 1.0]], np.float32)
+    for size in (1e300, 1e39):
+        np.testing.assert_array_equal(NORMS[norm](x, np.full(3, size), beta=np.ones(3)), [[-np.inf, 1, np.inf]])
+    for size in (1.1e-44, 1e-39, 1e-60):
+        gamma = np.full(3, size)
+        assert share_of_bound(NORMS[norm](x, gamma, eps=1e-5), x, gamma, None, 1e-5, norm == "layer") <= 1
+
+
+def test_an_epsilon_that_dwarfs_the_row():
+    x = np.array([[1e28, 2e28, 4e28]], np.float32)
+    assert share_of_bound(ln.layer_norm(x, eps=1e80), x, None, None, 1e80, True) <= 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -148,6 +148,38 @@ def test_a_gradient_of_another_type_than_x_is_not_rounded_to_it():
     assert max(shares((dx, dgamma, dbeta), dy, x, gamma, 1e-5, True)) <= 1
 
 
+@pytest.mark.parametrize("name", ["keras-rms-scaling", "pytorch-normalize", "flux", "bert", "t5", "tf-l2"])
+def test_saved_statistics_change_no_gradient(name):
+    """Where 1/D alone does not tell the deviation, saved statistics are not relied on."""
+    spec = ln.VARIANTS[name]
+    random = np.random.default_rng(0)
+    x, dy = 5 + random.standard_normal((4, 7)), random.standard_normal((4, 7))
+    gamma = random.standard_normal(7) if spec.scale_axes else None
+    _, stats = ln.normalize(x, spec, gamma, return_stats=True)
+    for a, b in zip(
+        ln.normalize_backward(dy, x, spec, gamma, stats=stats), ln.normalize_backward(dy, x, spec, gamma), strict=True
+    ):
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_an_infinite_gradient_leaves_the_sum_infinite():
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    dy = np.ones((3, 4))
+    dy[1, 2] = np.inf
+    _, stats = ln.layer_norm(x, return_stats=True)
+    for dtype in ("float32", "float64"):
+        dbeta = ln.layer_norm_backward(dy.astype(dtype), x.astype(dtype), stats)[2]
+        np.testing.assert_array_equal(dbeta, [3, 3, np.inf, 3])
+
+
+def test_gradients_of_two_kinds_of_16_bits():
+    random = np.random.default_rng(0)
+    x, dy = random.standard_normal((2, 8)).astype("bfloat16"), random.standard_normal((2, 8)).astype(np.float16)
+    _, stats = ln.layer_norm(x, return_stats=True)
+    assert ln.layer_norm_backward(dy, x, stats)[0].dtype == x.dtype
+
+
 def test_the_check_can_fail():
     random = np.random.default_rng(0)
     x, dy = (random.standard_normal((70, 64)).astype(np.float32) for _ in range(2))

@@ -46,6 +46,11 @@ WRONG_ARGUMENTS = {
                 "value is 1e-5."),
     "eps infinite": (lambda: ln.layer_norm(X, eps=float("inf")), "eps=inf must be finite and at least 0; LayerNorm's "
                      "usual value is 1e-5."),
+    "eps as text": (lambda: ln.layer_norm(X, eps="1e-5"), "eps='1e-5' is not a number; pass one such as 1e-5."),
+    "eps beyond numbers": (lambda: ln.layer_norm(X, eps=10**400), f"eps={10**400} is not a number; pass one such as 1e-5."),
+    "axis a truth": (lambda: ln.layer_norm(X, axis=True), "axis=True is not an axis; pass an int, a tuple of ints, or "
+                     "None for all."),
+    "two channel axes": (lambda: ln.batch_norm(X, channel_axis=(0, 1)), "channel_axis=(0, 1) is not one axis; pass an int."),
     "eps no number": (lambda: ln.layer_norm(X, eps="small"), "eps='small' is not a number; pass one such as 1e-5."),
     "out of another shape": (lambda: ln.layer_norm(X, out=np.zeros((2, 4, 3), np.float32)), "out has shape (2, 4, 3) but "
                              "the result has (2, 3, 4); pass one of that shape."),

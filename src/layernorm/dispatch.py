@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file carries one call: it checks the arrays, lays them out as rows, picks the backend and runs it."""
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -68,6 +70,8 @@ def forward(
     if out is not None:
         x, scale, shift = _check_out(out, x, scale, shift)
     result = _empty_like(x) if out is None else out.view(np.ndarray)
+    if backend is None and not (_survives(scale, x) and _survives(shift, x)):
+        backend = "reference"
     chosen, _ = choose(spec, x.dtype.name, backend)
     stats = np.full((3, layout.rows), np.nan, _compute(x)) if return_stats else None
     if x.size:
@@ -98,14 +102,17 @@ def backward(
     """Differentiate a spec at x; see `functional.normalize_backward`."""
     layout = _layout(x, spec)
     scale = _parameter("gamma", gamma, layout.scale_axes, layout)
-    if spec.statistics == "updated":
-        stats = None  # saved ones are mixed with the running ones already; dx needs x's own
+    if not _stats_suffice(spec):
+        stats = None
     given = _given(spec, layout, mean, var, update) if stats is None else None
     slope = array_of(dy, "dy")
     if slope.shape != x.shape:
         raise ArgumentError(f"dy has shape {slope.shape} but x has {x.shape}; pass the gradient of the output.")
-    wide = np.promote_types(slope.dtype, x.dtype)
+    both = {slope.dtype.name, x.dtype.name}
+    wide = np.dtype(np.float32) if both == {"float16", "bfloat16"} else np.promote_types(slope.dtype, x.dtype)
     rows, slopes = (np.ascontiguousarray(layout.rows_of(a)).astype(wide, copy=False) for a in (x, slope))
+    if backend is None and not _survives(scale, rows):
+        backend = "reference"
     chosen, _ = choose(spec, wide.name, backend)
     if stats is None and chosen.NAME != "reference":
         stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)[1]
@@ -114,10 +121,10 @@ def backward(
     extra = () if given is None else (given, update)
     scale_like, shift_like = _gradients_like(gamma, scale, layout, rows)
     shared = scale_like.parameter.index is None and shift_like.parameter.index is None
-    sums = None
+    sums = np.zeros((2, *rows.shape))
     if x.size:
         sums = chosen.backward(slopes, rows, spec, scale, saved, dx, shared, *extra)
-    if sums is None:  # the parameters differ from row to row, or there are no rows
+    if sums is None:  # the parameters differ from row to row
         xhat = xhat_of(rows, spec, saved, *extra)
         sums = slopes.astype(np.float64) * xhat, slopes.astype(np.float64)
     result = _empty_like(x)
@@ -147,7 +154,8 @@ def axes_of(axis: int | Sequence[int] | None, shape: tuple[int, ...], name: str 
     if axis is None:
         return tuple(range(-ndim, 0))
     try:
-        named = [operator.index(a) for a in (axis if isinstance(axis, Iterable) else (axis,))]
+        many = isinstance(axis, Iterable) and np.ndim(axis) > 0
+        named = [_integer(a) for a in (axis if many else (axis,))]  # type: ignore[union-attr]
     except TypeError:
         raise ArgumentError(f"{name}={axis!r} is not an axis; pass an int, a tuple of ints, or None for all.") from None
     if not named:
@@ -161,6 +169,12 @@ def axes_of(axis: int | Sequence[int] | None, shape: tuple[int, ...], name: str 
     return tuple(plain)
 
 
+def _integer(value: object) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError
+    return operator.index(value)  # type: ignore[arg-type]
+
+
 def checked_eps(eps: object) -> float:
     """Check an epsilon.
 
@@ -168,8 +182,10 @@ def checked_eps(eps: object) -> float:
         ArgumentError: it is not a finite number of at least 0.
     """
     try:
+        if isinstance(eps, (str, bytes, bool)):
+            raise TypeError
         value = float(eps)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"eps={eps!r} is not a number; pass one such as 1e-5.") from None
     if not 0 <= value < math.inf:
         raise ArgumentError(f"eps={eps!r} must be finite and at least 0; LayerNorm's usual value is 1e-5.")
@@ -234,10 +250,11 @@ def _given(
         return None
     if mean is None or var is None:
         raise ArgumentError(f'statistics="{spec.statistics}" needs both mean and var; pass the running ones.')
-    if (spec.statistics == "updated") != (update is not None):
+    share = isinstance(update, (int, float)) and 0 <= update <= 1
+    if (spec.statistics == "updated") != (update is not None) or (update is not None and not share):
         raise ArgumentError(
             f'update={update!r} with statistics="{spec.statistics}": it is the weight of this input in updated '
-            "statistics (0.1 where ONNX says momentum=0.9), and belongs to those alone."
+            "statistics, from 0 to 1 (0.1 where ONNX says momentum=0.9), and belongs to those alone."
         )
     both = [layout.given(name, array_of(v, name)).astype(np.float64) for name, v in (("mean", mean), ("var", var))]
     if np.any(both[1] < 0):
@@ -265,6 +282,22 @@ def _check_out(
         for p in (scale, shift)
     ]
     return x, kept[0], kept[1]
+
+
+def _survives(parameter: Parameter | None, x: Array) -> bool:
+    """Tell whether float64 parameters of narrow values keep their digits in the kernels' float32."""
+    if parameter is None or x.dtype == np.float64 or parameter.values.dtype != np.float64:
+        return True
+    sizes = np.abs(parameter.values)
+    within = (sizes == 0) | ((sizes >= 2.0**-126) & (sizes <= DTYPES["float32"].largest)) | ~np.isfinite(sizes)
+    return bool(within.all())
+
+
+def _stats_suffice(spec: NormSpec) -> bool:
+    """Tell whether dx follows from m, δ and 1/D alone; otherwise it needs σ apart from D, and so x's own statistics."""
+    if spec.statistics != "input":
+        return spec.statistics == "stored"
+    return spec.centered == (spec.spread == "std") and spec.eps_at in ("variance", "sum", "none")
 
 
 def _is_plain(out: Array, layout: Layout) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations  # so that help() prints ArrayLike, and not a screen of what it stands for
 
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, overload
@@ -394,11 +395,11 @@ def set_num_threads(threads: int) -> None:
 
     >>> set_num_threads(get_num_threads())
     """
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+    if not hasattr(threads, "__index__") or isinstance(threads, bool) or threads < 1:
         raise ArgumentError(f"threads={threads!r} is not a number of threads; pass an integer of at least 1.")
     from layernorm.ops.backends import cpu
 
-    cpu.set_num_threads(threads)
+    cpu.set_num_threads(operator.index(threads))
 
 
 def _saved(stats: Stats) -> Stats:
@@ -425,7 +426,8 @@ def _spec(spread: Literal["std", "rms"], eps: float, axes: Axes, scale_axes: Axe
 
 
 def _group_spec(x: Array, groups: int, eps: float, channel_axis: int, order: GroupOrder) -> NormSpec:
-    (channel,) = _channel(x, channel_axis, 2, "group_norm")
+    channel = _channel(x, channel_axis, 2, "group_norm")
+    groups = operator.index(groups)
     axes = tuple(a for a in range(x.ndim) if a != 0 or channel == 0)
     return NormSpec(
         axes=axes, channel_axis=channel, groups=groups, group_order=order, eps=eps,
@@ -434,7 +436,7 @@ def _group_spec(x: Array, groups: int, eps: float, channel_axis: int, order: Gro
 
 
 def _channel_spec(x: Array, eps: float, channel_axis: int, least: int, function: str, stored: bool = False) -> NormSpec:
-    (channel,) = _channel(x, channel_axis, least, function)
+    channel = _channel(x, channel_axis, least, function)
     axes = tuple(a for a in range(x.ndim) if a != channel and (a or function == "batch_norm"))
     return NormSpec(
         axes=axes,
@@ -445,11 +447,13 @@ def _channel_spec(x: Array, eps: float, channel_axis: int, least: int, function:
     )
 
 
-def _channel(x: Array, channel_axis: int, least: int, function: str) -> tuple[int]:
+def _channel(x: Array, channel_axis: int, least: int, function: str) -> int:
     if x.ndim < least:
         raise ArgumentError(
             f"{function} needs x of at least {least} axes (samples, channels{', places' * (least == 3)}), but x has "
             f"shape {x.shape}; add the missing axes."
         )
-    (channel,) = axes_of(channel_axis, x.shape, "channel_axis")
-    return (int(channel) + x.ndim,)
+    named = axes_of(channel_axis, x.shape, "channel_axis")
+    if channel_axis is None or len(named) != 1:
+        raise ArgumentError(f"channel_axis={channel_axis!r} is not one axis; pass an int.")
+    return int(named[0]) + x.ndim

@@ -2,6 +2,7 @@
 """This file runs the command line as a user does: what it prints, where, and with which exit status."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_with_json_the_error_is_a_document_on_stdout(name, capsys):
     jsonschema.validate(document, SCHEMA)
     assert document["error"]["code"] == code
     assert sentence.split(";")[0] in document["error"]["sentence"]
+
+
+@pytest.mark.parametrize("arguments", [["explain", "gemma"], ["explain", "zzz", "--json"], ["--help"]])
+def test_where_nothing_can_be_written_the_status_is_2_and_no_traceback(arguments):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "layernorm", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_greek_shows_what_it_can():
+    done = subprocess.run(
+        [sys.executable, "-m", "layernorm", "explain", "gemma"],
+        capture_output=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"}, check=True,
+    )  # fmt: skip
+    assert b"y = (1 + ?)" in done.stdout
 
 
 def test_help_of_no_command(capsys):

@@ -5,9 +5,13 @@ Exit status: 0 and 1 are the subcommand's answer, 2 says that it could not give 
 one document, the error document included.
 """
 
+import contextlib
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import typer
 
@@ -42,6 +46,21 @@ def _all(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit status; nothing but the answer goes to stdout."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a γ that a terminal cannot show must not end the command
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except OSError:  # the reader of a pipe has gone (head, for one), or the disk is full: nobody is left to tell
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        _discard(sys.stdout)
+        return COULD_NOT
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         answer = app(list(arguments), standalone_mode=False)
         return answer if isinstance(answer, int) else 0
@@ -49,9 +68,8 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _refuse(InterruptedByUserError("stopped before the end; run it again for a whole answer."), arguments)
-    except BrokenPipeError:  # the reader of a pipe has gone, head for one; nobody is left to tell
-        sys.stderr.close()
-        return COULD_NOT
+    except OSError:
+        raise
     except Exception as error:
         # typer's own refusals: their class moved from click to typer, their shape did not
         if getattr(error, "exit_code", None) != COULD_NOT or not hasattr(error, "format_message"):
@@ -65,6 +83,12 @@ def _refuse(error: LayerNormError, arguments: Sequence[str]) -> int:
         typer.echo(json.dumps(error_document(error)))
     typer.echo(f"layernorm: {error}", err=True)
     return COULD_NOT
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream that cannot be written at nothing, so that Python does not stumble over it again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def main() -> None:

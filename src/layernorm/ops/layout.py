@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file turns any array and any axes into the rows that a kernel sees; all reshaping is here."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +94,7 @@ class Layout:
             return tuple(n for a, n in enumerate(self.split) if a == self.group_axis)
         return tuple(self.shape[a] for a in axes)
 
-    def parameter(self, value: Array, per_group: bool) -> "Parameter":
+    def parameter(self, value: Array, per_group: bool) -> Parameter:
         """Lay out a gamma or beta that broadcasts to `shape` (or carries one value a group)."""
         if per_group:
             value = value.reshape([n if a == self.group_axis else 1 for a, n in enumerate(self.split)])
@@ -121,7 +123,7 @@ class Layout:
             pair = (value.shape[axis], 1) if self.group_axis == axis else (1, value.shape[axis])
         return value.reshape(value.shape[:axis] + pair + value.shape[axis + 1 :])
 
-    def _gather(self, split_shape: tuple[int, ...], per_group: bool) -> "Callable[[Array], Array]":
+    def _gather(self, split_shape: tuple[int, ...], per_group: bool) -> Callable[[Array], Array]:
         """Make the function that sums a gradient of x's shape (as rows) down to the parameter's split shape."""
 
         def gather(rows: Array) -> Array:

@@ -5,6 +5,8 @@ It executes every field of a spec, and rounds where the spec says that somebody 
 x: (rows, columns); one row shares one set of statistics.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file knows the four storage types: their bits, their spacing, and the type that computes for them."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal

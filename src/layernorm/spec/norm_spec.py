@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file defines NormSpec, the one value that fully says a normalization layer."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import re
@@ -125,9 +127,12 @@ class NormSpec:
                 shown = ", ".join(repr(c) for c in choices)
                 raise SpecError(f"{name}={value!r} is not one of {shown}; use UNKNOWN where a source is silent.")
         if self.eps is not UNKNOWN:
-            if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)):
-                raise SpecError(f"eps={self.eps!r} is not a number; use UNKNOWN where a source is silent.")
-            object.__setattr__(self, "eps", float(self.eps))
+            try:
+                if isinstance(self.eps, (bool, str, bytes)):
+                    raise TypeError
+                object.__setattr__(self, "eps", float(self.eps))
+            except (TypeError, ValueError, OverflowError):
+                raise SpecError(f"eps={self.eps!r} is not a number; use UNKNOWN where a source is silent.") from None
         self._check_groups()
 
     def _check_groups(self) -> None:
@@ -184,7 +189,10 @@ class NormSpec:
         if self.eps_at == "none" or self.eps == 0:
             idle |= {"eps", "eps_at"}
         if self.spread in ("rms", "l2") or self.statistics == "stored":
-            idle |= {"ddof", "variance_by"}
+            idle.add("variance_by")
+            # an eps on the sum of stored squares is divided by n − ddof all the same
+            if self.spread != "std" or self.eps_at != "sum":
+                idle.add("ddof")
         if self.scale_axes is None:
             idle.add("scale_offset")
             if self.shift_axes is None:
@@ -192,7 +200,13 @@ class NormSpec:
         said |= dict.fromkeys(idle)
         if self.spread == "l2" and said["eps_at"] == "variance":
             said["eps_at"] = "sum"
+        if isinstance(said["eps"], float) and math.isnan(said["eps"]):
+            said["eps"] = "nan"  # a spec is equal to its copy
         return said
+
+    def __getstate__(self) -> dict[str, Any]:
+        # without the cached hash: strings hash otherwise in the next process
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NormSpec):
@@ -233,7 +247,7 @@ class NormSpec:
                 )
         return dataclasses.replace(self, **changes)
 
-    def same_as(self, other: "NormSpec", shape: Sequence[int]) -> bool:
+    def same_as(self, other: NormSpec, shape: Sequence[int]) -> bool:
         """Tell whether both specs compute the same function on an array of this shape.
 
         Groups of one channel are instance normalization, one group is none, axes of length 1 average
@@ -271,7 +285,7 @@ class NormSpec:
                 said[name] = frozenset(a for a in said[name] if shape[a] != 1)  # type: ignore[attr-defined]
         return said
 
-    def assume(self, other: "NormSpec") -> Self:
+    def assume(self, other: NormSpec) -> Self:
         """Fill every unknown field from another spec, and mark it in `assumed`.
 
         >>> NormSpec(eps=UNKNOWN).assume(NormSpec(eps=1e-12)).eps
@@ -384,7 +398,7 @@ class NormSpec:
                 'write every field of NormSpec, "unknown" where the source is silent.'
             )
         said: dict[str, Any] = {name: UNKNOWN if document[name] == "unknown" else document[name] for name in names}
-        if isinstance(said["eps"], str):
+        if said["eps"] in ("nan", "inf", "-inf"):
             said["eps"] = float(said["eps"])
         spec = cls(**said)
         if document.get("kind", spec.kind) != spec.kind:
@@ -399,13 +413,13 @@ def plain_axes(spec: NormSpec) -> tuple[int, ...]:
 
 def _tidy_axes(name: str, axes: object) -> Axes:
     """Order axes front to back; write a run from the end as its integers, which are the same."""
-    if isinstance(axes, (int, str)) or not isinstance(axes, Sequence):
+    if isinstance(axes, (int, str, bytes)) or not isinstance(axes, Sequence):
         raise SpecError(f'{name}={axes!r} is not a sequence of axes; write it as a tuple, say (-1,) or ("2:",).')
     tidy: list[int | str] = []
     for axis in axes:
-        if isinstance(axis, str) and re.fullmatch(r"-[0-9]+:", axis):
+        if isinstance(axis, str) and re.fullmatch(r"-[0-9]{1,2}:", axis):
             tidy.extend(range(int(axis[:-1]), 0))
-        elif (isinstance(axis, str) and re.fullmatch(r"[0-9]+:", axis)) or type(axis) is int:
+        elif (isinstance(axis, str) and re.fullmatch(r"[0-9]{1,2}:", axis)) or type(axis) is int:
             tidy.append(axis)
         else:
             raise SpecError(f'{name} holds {axis!r}; an axis is an int or an open run such as "2:".')

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This package lists the backends, fastest first; each is one file with `refuses`, `forward` and `backward`."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from types import ModuleType
 

@@ -18,6 +18,8 @@ NAME = "cpu"
 
 # dγ and dβ are sums over rows, cut in this many pieces whatever the number of threads: same bits always.
 PIECES = 32
+# Very wide rows are cut in fewer pieces, for each is a row of float64: 32 of a million columns took 1 GB.
+PARTIAL_COLUMNS = 2**21
 # Below this many bytes of x a second thread costs more than it saves.
 PARALLEL_BYTES = 65536
 CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
@@ -40,6 +42,8 @@ if hasattr(os, "register_at_fork"):
 def refuses(spec: NormSpec, dtype: str) -> str | None:
     """Say why this backend cannot run a spec, in a few words; None if it can."""
     compute = DTYPES[dtype].compute
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return "NUMBA_DISABLE_JIT is set"
     if spec.statistics != "input":
         return f"statistics={spec.statistics!r} needs no reduction"
     if (spec.centered, spec.spread) not in ((True, "std"), (False, "rms"), (False, "l2")):
@@ -91,8 +95,8 @@ def backward(
     scale = _converted(gamma, spec.scale_offset, compute)
     rows, columns = x.shape
     divisor, _ = _divisor(spec, columns)
-    pieces = min(rows, PIECES)
-    partial = np.zeros((pieces if sums else 0, 4, columns))
+    pieces = min(rows, PIECES, max(4, PARTIAL_COLUMNS // columns))
+    partial = np.zeros((pieces if sums else 0, 2 if compute.itemsize == 4 else 4, columns))
     _run(
         kernels.backward_serial, kernels.backward_parallel, compute, x.nbytes if rows > 1 else 0, pieces,
         *_where(dy), *_where(x), *_where(target), kind, columns, rows, *_described(scale), _address(stats),

@@ -28,13 +28,13 @@ from numba.extending import intrinsic
 # The mean of this many first values stands in for the mean while sums are taken; it need only be near.
 PILOT = 32
 # float64 values have no wider type to be added in: sums of this many are added with what each addition loses.
-# In one run of 65 536 equal squares the lanes drift by 8 ulp.
-BLOCK = 256
+# Equal squares drift the same way at each addition; in blocks of 256, rows of one large value broke the bound.
+BLOCK = 32
 # LLVM aborts the process when it must convert float16 on an x86 without F16C: there the conversions are not
-# emitted, no row is ever said to be FLOAT16, and NumPy converts the array before and after.
-HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in (
-    binding.get_host_cpu_features().flatten()
-)
+# emitted, no row is ever said to be FLOAT16, and NumPy converts the array before and after. What counts is the
+# processor that Numba is told to compile for.
+_FEATURES = numba.config.CPU_FEATURES or ("" if numba.config.CPU_NAME else binding.get_host_cpu_features().flatten())
+HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in _FEATURES
 
 DIRECT, FLOAT16, BFLOAT16, TILED = range(4)
 
@@ -208,8 +208,8 @@ def _moments(row, centered):
         plain, squares = _sums_about(row, guess, True)
         missed = plain / row.size
         about_mean = squares - missed * plain
-        # a guess off by more than half a deviation (rows that rise, say) would cost digits: guess again
-        if not missed * plain > 0.25 * about_mean:
+        # A guess that is off (in rows that rise, say) costs digits, of which narrow rows have some to spare.
+        if not missed * plain > (0.25 if row.itemsize == 4 else 1e-4) * about_mean:
             break
         guess += missed
     return guess, missed, max(about_mean, 0.0) if about_mean == about_mean else about_mean
@@ -310,7 +310,7 @@ def _forward_row(row, y, gamma, beta, centered, divisor, eps):
     r = _reciprocal_root(spread2 + eps)
     # Outside, x − m or r leaves C, or float64's squares lose digits. A narrow constant row has no square to lose.
     if row.itemsize == 4:
-        usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and r < 2.0**100
+        usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
     else:
         usual = 2.0**-900 < spread2 < 2.0**900
     if not usual:
@@ -439,12 +439,13 @@ def _backward_row(row, dy, dx, gamma, m, residue, r, centered, divisor):
 def _add_gradients(row, dy, m, residue, r, sums):
     """Add one row to dγ and dβ in float64, where a narrow (x − m) − δ is exact: the bound is relative to |dy·x̂|."""
     m, residue, r = np.float64(m), np.float64(residue), np.float64(r)
-    dgamma, dbeta, dgamma_lost, dbeta_lost = sums[0], sums[1], sums[2], sums[3]
+    dgamma, dbeta = sums[0], sums[1]
     if row.itemsize == 4:
         for j in range(row.size):
             dgamma[j] += np.float64(dy[j]) * (_less(np.float64(row[j]), m, residue) * r)
             dbeta[j] += np.float64(dy[j])
     else:  # no wider type: carry along what each step loses
+        dgamma_lost, dbeta_lost = sums[2], sums[3]
         for j in range(row.size):
             near, lost = _add(row[j], 0.0, -m)
             near, lost = _add(near, lost, -residue)
@@ -464,7 +465,7 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
     narrow = np.full(d if sixteen else 0, zero)
     scales, which_scale = _parameter(gamma, gammas, d, zero), _index(gamma_index, rows)
     saved = numba.carray(_pointer(stats, zero), (3, rows))
-    sums = numba.carray(_pointer(partial, 0.0), (pieces, 4, d if partial else 0))
+    sums = numba.carray(_pointer(partial, 0.0), (pieces, 2 if narrow.itemsize == 4 else 4, d if partial else 0))
     for piece in range(first, last):
         for i in range(piece * rows // pieces, (piece + 1) * rows // pieces):
             row = _load(x + i * x_step, kind, d, x_tile, zero)
@@ -483,14 +484,20 @@ def _backward_rows(zero, dy, dy_step, x, x_step, dx, dx_step, kind, d, rows, gam
 
 @_exact
 def add_pieces(partial):
-    """Add the pieces of dγ and dβ in order; partial: (pieces, 4, columns), sums and then what they lost."""
-    sums, lost = partial[0, :2].copy(), partial[0, 2:].copy()
-    for piece in range(1, len(partial)):
+    """Add the pieces of dγ and dβ in order; partial: (pieces, 2 or 4, columns), sums and then what they lost."""
+    sums = np.zeros((2, partial.shape[2]))
+    lost = np.zeros((2, partial.shape[2]))
+    for piece in range(len(partial)):
         for which in range(2):
             for j in range(sums.shape[1]):
-                lost[which, j] += partial[piece, 2 + which, j]
+                if partial.shape[1] == 4:
+                    lost[which, j] += partial[piece, 2 + which, j]
                 sums[which, j], lost[which, j] = _add(sums[which, j], lost[which, j], partial[piece, which, j])
-    return sums + lost
+    for which in range(2):
+        for j in range(sums.shape[1]):
+            if abs(lost[which, j]) < math.inf:  # beside an infinite sum it is NaN
+                sums[which, j] += lost[which, j]
+    return sums
 
 
 # -- all rows, on one thread or several ---------------------------------------------------------------------
