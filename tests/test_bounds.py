@@ -109,7 +109,7 @@ def test_adversarial_rows_stay_within_the_bound(norm, dtype, width):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_parameters_beyond_float32_are_not_lost(norm):
-    """float64 parameters of a float32 row: in float32 they would be infinite, and 0 times that NaN, or have few digits."""
+    """float64 parameters of a float32 row: in float32 they would be infinite, and 0 times that NaN, or lose digits."""
     x = np.array([[-1.0, 0.0, 1.0]], np.float32)
     for size in (1e300, 1e39):
         np.testing.assert_array_equal(NORMS[norm](x, np.full(3, size), beta=np.ones(3)), [[-np.inf, 1, np.inf]])
