@@ -19,9 +19,10 @@ ARROWS = {
     "dispatch": ("spec", "ops"),
     "functional": ("spec", "ops", "dispatch"),
     "standardizer": ("spec", "ops"),
-    "report": ("spec",),
-    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "report", "__init__"),
-    "__init__": ("spec", "ops", "dispatch", "functional", "standardizer"),
+    "conformance": ("spec", "ops", "dispatch", "functional"),
+    "report": ("spec", "conformance"),
+    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "report", "conformance", "__init__"),
+    "__init__": ("spec", "ops", "dispatch", "functional", "standardizer", "conformance"),
     "__main__": ("cli",),
 }
 # Not even loaded until an array or a file asks for it.

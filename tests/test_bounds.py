@@ -2,7 +2,7 @@
 """This file holds the forward pass to its promise, on a grid of widths, offsets, scales and types.
 
 |y − exact| ≤ 4u·(|γ·x̂| + |γ|·ρ + |β|) + one subnormal, and half an ulp more for 16-bit types; the derivation stands
-at `exact.forward_bound`, and exact is double-double arithmetic that shares nothing with the package.
+at `oracle.forward_bound`; the oracle is double-double arithmetic that shares nothing with the package.
 """
 
 import itertools
@@ -10,9 +10,9 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from exact import error, forward, forward_bound
 
 import layernorm as ln
+from layernorm.conformance.oracle import error, forward, forward_bound
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 WIDTHS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 64, 768, 1000, 4096, 65536)

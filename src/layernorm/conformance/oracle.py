@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""This file is the tests' own truth: normalization in double-double arithmetic, about 30 correct digits.
+"""This file is the truth that norms are graded against: double-double arithmetic, about 30 correct digits.
 
-It shares no line with the package, so the two cannot be wrong together, and it is vectorised because mpmath
-would take minutes for one row of 65 536.
+It shares no line with the kernels and the reference, so they cannot be wrong together, and it is vectorised because
+mpmath would take minutes for one row of 65 536.
 
 A double-double is an unevaluated sum hi + lo of two float64, where hi is that sum rounded to float64. It all
 rests on one fact: the rounding error of a float64 addition or multiplication is itself a float64, and a few
@@ -12,36 +12,44 @@ more operations find it (`two_sum`, `two_prod`). Carrying that error along gives
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name "bfloat16"
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 # Significant bits, and the exponent of the smallest subnormal.
 FORMATS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
-NOISE = {"over": "ignore", "invalid": "ignore", "divide": "ignore"}  # a row with an infinity is NaN, quietly
+NOISE: dict[str, Any] = {
+    "over": "ignore",
+    "invalid": "ignore",
+    "divide": "ignore",
+}  # a row with an infinity is NaN, quietly
 
 
-def two_sum(a, b):
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Knuth: s + e = a + b exactly, whichever is the larger."""
     s = a + b
     from_b = s - a
     return s, (a - (s - from_b)) + (b - from_b)
 
 
-def fast_two_sum(a, b):
+def fast_two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """Dekker: the same for |a| >= |b|, in three operations instead of six."""
     s = a + b
     return s, b - (s - a)
 
 
-def split(a):
+def split(a: Array) -> tuple[Array, Array]:
     """Veltkamp: a = high + low with at most 26 bits each, so that products of halves are exact."""
     c = 134217729.0 * a  # 2**27 + 1
     high = c - (c - a)
     return high, a - high
 
 
-def two_prod(a, b):
+def two_prod(a: Array, b: Array) -> tuple[Array, Array]:
     """Dekker: p + e = a·b exactly (NumPy has no fused multiply-add, which would need one line)."""
     p = a * b
     (ah, al), (bh, bl) = split(a), split(b)
@@ -60,19 +68,20 @@ class DD:
     (0.3333333333333333, 1.850371707708594e-17)
     """
 
-    hi: np.ndarray
-    lo: np.ndarray
+    hi: Array
+    lo: Array
 
     __array_ufunc__ = None  # array * DD must come to DD.__rmul__, not go element by element
 
     @staticmethod
-    def of(value) -> DD:
+    def of(value: Any) -> DD:
+        """Take an array or a number as it is, with nothing in the low half."""
         if isinstance(value, DD):
             return value
         hi = np.asarray(value).astype(np.float64)
         return DD(hi, np.zeros_like(hi))
 
-    def __add__(self, other) -> DD:
+    def __add__(self, other: Any) -> DD:
         # Joldes, Muller and Popescu's accurate sum. The shorter one that adds both low parts at once loses
         # everything when the high parts cancel, and cancelling is what centering does.
         other = DD.of(other)
@@ -81,13 +90,13 @@ class DD:
         s, e = fast_two_sum(s, e + t)
         return DD(*fast_two_sum(s, e + f))
 
-    def __mul__(self, other) -> DD:
+    def __mul__(self, other: Any) -> DD:
         other = DD.of(other)
         p, e = two_prod(self.hi, other.hi)
         cross = self.hi * other.lo + (self.lo * other.hi + self.lo * other.lo)
         return DD(*fast_two_sum(p, e + cross))
 
-    def __truediv__(self, other) -> DD:
+    def __truediv__(self, other: Any) -> DD:
         # Long division in base 2**53: the second digit is a float64 quotient of what the first one leaves.
         # A third took the worst error seen from 2**-103.6 to 2**-104.9, and was not worth its time.
         other = DD.of(other)
@@ -95,12 +104,14 @@ class DD:
         return DD(*fast_two_sum(first, (self - other * first).hi / other.hi))
 
     def sqrt(self) -> DD:
+        """Give the square root."""
         # One Newton step from the float64 root: the correction is 2**-53 of it, so float64 will do.
         root = np.sqrt(self.hi)
         left = (self - DD(*two_prod(root, root))).hi
         return DD(*fast_two_sum(root, left / np.where(root == 0, 1.0, 2.0 * root)))
 
     def sum(self, axis: int = -1, keepdims: bool = True) -> DD:
+        """Add along an axis."""
         # By halves: log2(n) roundings on the way to each term instead of n, and whole arrays at a time.
         if self.hi.shape[axis] == 0:
             return DD.of(self.hi.sum(axis=axis, keepdims=keepdims))
@@ -112,12 +123,14 @@ class DD:
             return DD(np.moveaxis(terms.hi, 0, axis), np.moveaxis(terms.lo, 0, axis))
         return terms[0]
 
-    def ldexp(self, power) -> DD:
+    def ldexp(self, power: Any) -> DD:
+        """Multiply by 2**power, exactly."""
         hi = np.ldexp(self.hi, power)
         return DD(hi, np.where(np.isinf(hi), 0.0, np.ldexp(self.lo, power)))  # infinity, not ∞ − ∞
 
-    def to_float(self) -> np.ndarray:
-        return self.hi + self.lo
+    def to_float(self) -> Array:
+        """Round to float64."""
+        return np.asarray(self.hi + self.lo)
 
     def __neg__(self) -> DD:
         return DD(-self.hi, -self.lo)
@@ -126,18 +139,18 @@ class DD:
         sign = np.where(self.hi < 0, -1.0, 1.0)
         return DD(self.hi * sign, self.lo * sign)
 
-    def __sub__(self, other) -> DD:
+    def __sub__(self, other: Any) -> DD:
         return self + -DD.of(other)
 
-    def __rsub__(self, other) -> DD:
+    def __rsub__(self, other: Any) -> DD:
         return DD.of(other) - self
 
-    def __rtruediv__(self, other) -> DD:
+    def __rtruediv__(self, other: Any) -> DD:
         return DD.of(other) / self
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __getitem__(self, key) -> DD:
+    def __getitem__(self, key: Any) -> DD:
         return DD(self.hi[key], self.lo[key])
 
 
@@ -147,13 +160,15 @@ class Exact:
 
     y: DD
     xhat: DD
-    rho: np.ndarray
+    rho: Array
     mean: DD
     rstd: DD
 
 
 @np.errstate(**NOISE)
-def forward(x, gamma=None, beta=None, eps=1e-5, centered=True, ddof=0) -> Exact:
+def forward(
+    x: Array, gamma: Any = None, beta: Any = None, eps: float = 1e-5, centered: bool = True, ddof: int = 0
+) -> Exact:
     """y = γ·x̂ + β with x̂ = (x − mean)/√(var + eps) by rows; x: (rows, columns) of any float type.
 
     Right for every finite row, float64's largest and its subnormals too: to 2**-90 of |γ·x̂| + |γ|·ρ + |β|, or
@@ -168,24 +183,26 @@ def forward(x, gamma=None, beta=None, eps=1e-5, centered=True, ddof=0) -> Exact:
 
 
 @np.errstate(**NOISE)
-def backward(dy, x, gamma=None, eps=1e-5, centered=True):
+def backward(
+    dy: Array, x: Array, gamma: Any = None, eps: float = 1e-5, centered: bool = True
+) -> tuple[DD, DD, DD, Array, Array]:
     """dx, dgamma, dbeta as DD, and the scales of the two sums: Σ|dy·x̂| and Σ|dy| by column.
 
     With g = γ·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), without mean(g) if not centered. Right for every
     finite x, to 2**-90 of √columns·rstd·max|g|. dy and γ·dy: zero, or magnitudes from 1e-140 to 1e140.
     """
     row = _standardize(x, eps, centered, 0)
-    dy = DD.of(dy)
-    g = dy if gamma is None else dy * gamma
-    columns = float(dy.hi.shape[1])
+    slope = DD.of(dy)
+    g = slope if gamma is None else slope * gamma
+    columns = float(slope.hi.shape[1])
     inner = g - (row.xhat * ((g * row.xhat).sum() / columns)).ldexp(2 * row.lift)
     if centered:
         inner = inner - g.sum() / columns
     # 1/σ of a subnormal row is beyond float64 where dx may still be finite, so its power of two comes last.
     dx = (inner * row.r).ldexp(-row.power)
-    part = (dy * row.xhat).ldexp(row.lift)
-    dgamma, dbeta = part.sum(axis=0, keepdims=False), dy.sum(axis=0, keepdims=False)
-    return dx, dgamma, dbeta, np.abs(part.hi).sum(axis=0), np.abs(dy.hi).sum(axis=0)
+    part = (slope * row.xhat).ldexp(row.lift)
+    dgamma, dbeta = part.sum(axis=0, keepdims=False), slope.sum(axis=0, keepdims=False)
+    return dx, dgamma, dbeta, np.abs(part.hi).sum(axis=0), np.abs(slope.hi).sum(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,14 +210,14 @@ class _Standardized:
     """x̂ is xhat·2**lift and 1/√(var + eps) is r·2**-power: the DDs near 1, the powers of any size."""
 
     xhat: DD
-    lift: np.ndarray
-    rho: np.ndarray
+    lift: Array
+    rho: Array
     mean: DD
     r: DD
-    power: np.ndarray
+    power: Array
 
 
-def _standardize(x, eps, centered, ddof) -> _Standardized:
+def _standardize(x: Array, eps: float, centered: bool, ddof: int) -> _Standardized:
     x = np.asarray(x).astype(np.float64)
     rows, columns = x.shape
     # Bring the row's peak into [0.5, 1), exactly: what falls below 2**-1074 then is nothing beside the peak.
@@ -210,12 +227,12 @@ def _standardize(x, eps, centered, ddof) -> _Standardized:
         # x − x[0] is exact as a double-double, so errors are relative to the spread, however far the row is
         # from zero, and a constant row has a spread of exactly zero.
         first = x[:, :1]
-        x = DD(*two_sum(x, -first))
-        shift = x.sum() / float(columns)
-        x, mean = x - shift, (shift + first).ldexp(peak)
+        moved = DD(*two_sum(x, -first))
+        shift = moved.sum() / float(columns)
+        deviation, mean = moved - shift, (shift + first).ldexp(peak)
     else:
-        x, mean = DD.of(x), DD.of(np.zeros((rows, 1)))
-    var = (x * x).sum() / float(columns - ddof)
+        deviation, mean = DD.of(x), DD.of(np.zeros((rows, 1)))
+    var = (deviation * deviation).sum() / float(columns - ddof)
     # var + eps in units of 4**power, so that the larger of them is near 1 and neither overflows; the smaller
     # may vanish, as it should. A row of zero spread takes eps' own unit: in its peak's, eps might vanish too.
     unit = np.frexp(eps)[1] // 2 if eps else -1100
@@ -224,10 +241,10 @@ def _standardize(x, eps, centered, ddof) -> _Standardized:
     total = var.ldexp(2 * lift) + np.ldexp(float(eps), -2 * power)
     r = 1.0 / total.sqrt()  # of zero: NaN, by way of 0·∞ in the division
     rho = np.ldexp(np.sqrt(var.hi) * r.hi, lift)
-    return _Standardized(x * r, lift, rho, mean, r, power)
+    return _Standardized(deviation * r, lift, rho, mean, r, power)
 
 
-def forward_bound(exact: Exact, gamma, beta, dtype) -> np.ndarray:
+def forward_bound(exact: Exact, gamma: Any, beta: Any, dtype: npt.DTypeLike) -> Array:
     """The error promised to every element: 4u·(|γ·x̂| + |γ|·ρ + |β|) and one smallest subnormal.
 
     u is half an ulp of 1 in the compute type. The three terms are the three ways in which rounding enters:
@@ -243,21 +260,21 @@ def forward_bound(exact: Exact, gamma, beta, dtype) -> np.ndarray:
     gamma = np.abs(DD.of(1.0 if gamma is None else gamma).hi)
     beta = np.abs(DD.of(0.0 if beta is None else beta).hi)
     terms = gamma * np.abs(exact.xhat.hi) + gamma * exact.rho + beta
-    bound = 4 * 2.0**-bits * terms + np.ldexp(1.0, lowest)
+    bound = np.asarray(4 * 2.0**-bits * terms + np.ldexp(1.0, lowest))
     if name == compute:
         return bound
     # A 16-bit output is that float32 rounded once more: half an ulp where the float32 may lie, which close to
     # the top of a binade is the wider spacing of the next one.
-    return bound + ulp(np.abs(exact.y.hi) + bound, name) / 2
+    return np.asarray(bound + ulp(np.abs(exact.y.hi) + bound, name) / 2)
 
 
 @np.errstate(**NOISE)
-def error(y, exact_value: DD) -> np.ndarray:
+def error(y: Array, exact_value: DD) -> Array:
     """|y − exact| in float64; NaN, which no bound admits, where either is not finite."""
     return abs(DD.of(y) - exact_value).to_float()
 
 
-def ulp(value, dtype) -> np.ndarray:
+def ulp(value: Any, dtype: npt.DTypeLike) -> Array:
     """The spacing of `dtype` at |value|, which is its smallest subnormal near zero; no ceiling at the top."""
     bits, lowest = FORMATS[np.dtype(dtype).name]
     value = np.abs(np.asarray(value).astype(np.float64))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""This file grades a target: every property over its cases, the worst one kept with its name."""
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
+
+from layernorm.conformance.inputs import Case
+from layernorm.conformance.properties import PROPERTIES
+from layernorm.conformance.targets import Target
+
+Verdict = Literal["holds", "fails", "not-applicable", "error"]
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What one property came to: its verdict, and the worst case with its error.
+
+    `worst` is in units of the allowed error, so that at most 1 holds; `ulp` is the same error in ulp of the output.
+    """
+
+    property: str
+    verdict: Verdict
+    worst: float | None
+    ulp: float | None
+    at: str | None
+    cases: int
+    why: str | None = None
+
+
+def grade(
+    target: Target, *, quick: bool = False, only: Iterable[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[Grade, ...]:  # fmt: skip
+    """Grade a target on every property, in the order in which a first failure names the fault."""
+    wanted = PROPERTIES if only is None else tuple(p for p in PROPERTIES if p in set(only))
+    grades = []
+    for name in wanted:
+        if progress is not None:
+            progress(name)
+        grades.append(_grade(name, target, quick))
+    return tuple(grades)
+
+
+def cases_of(name: str, target: Target, quick: bool) -> Iterator[Case]:
+    """Give a property's cases that the types can hold."""
+    module = property_module(name)
+    yield from (case for case in module.cases(target, quick) if case.is_finite)
+
+
+def property_module(name: str) -> ModuleType:
+    """Load the file of a property."""
+    return import_module(f"layernorm.conformance.properties.{name.replace('-', '_')}")
+
+
+def page_of(name: str) -> str:
+    """Give a property's page, its file's docstring, without loading an array library."""
+    source = property_source(name)
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def property_source(name: str) -> str:
+    """Read the file of a property."""
+    from importlib.resources import files
+
+    return (files("layernorm.conformance.properties") / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+
+
+def _grade(name: str, target: Target, quick: bool) -> Grade:
+    module = property_module(name)
+    refusal = module.refuses(target)
+    if refusal is not None:
+        return Grade(name, "not-applicable", None, None, None, 0, refusal)
+    worst, digits, at, count = -1.0, None, None, 0
+    for case in cases_of(name, target, quick):
+        count += 1
+        try:
+            found = module.measure(target, case)
+        except Exception as fault:  # whatever a stranger's code raises is its grade
+            return Grade(name, "error", None, None, str(case), count, f"{type(fault).__name__}: {fault}")
+        if found.share > worst:
+            worst, digits, at = found.share, found.ulp, str(case)
+    if not count:
+        return Grade(name, "not-applicable", None, None, None, 0, "no case fits its types")
+    return Grade(
+        name, "holds" if worst <= 1 else "fails", worst if not math.isnan(worst) else math.inf, digits, at, count
+    )
