@@ -44,9 +44,11 @@ def errors(mean, std, values):
 def assert_right(moments, values):
     mean_error, std_error = errors(moments.mean, moments.std(), values)
     assert moments.count == np.size(values)
-    # Rounding a pair costs the mean half an ulp. The variance's rounding moves the root by as much again.
-    assert mean_error <= 0.51
-    assert std_error <= 1.01
+    # Rounding a pair costs the mean half an ulp. The variance's rounding moves the root by as much again. Among the
+    # subnormals there is one rounding more, of a number that has fewer bits than it was first rounded to.
+    last = 0.5 if moments.std() < 2.0**-1021 or abs(moments.mean) < 2.0**-1021 else 0.0
+    assert mean_error <= 0.51 + last
+    assert std_error <= 1.01 + last
 
 
 @pytest.mark.parametrize("wrong", [(1, 0), (-1, 0), (0, 2), (0, -2)], ids=str)
@@ -139,6 +141,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 @settings(deadline=None, max_examples=150, database=None)
 @given(st.lists(st.lists(FINITE, max_size=5), min_size=1, max_size=8), st.randoms(use_true_random=False))
 @example([[1e308], [-1e308, 5e-324]], None)
+@example([[0.0, 0.0, 5.964938640361695e-308]], None)
 def test_right_on_any_pieces(pieces, random):
     values = [value for piece in pieces for value in piece]
     merged = [Moments.of(piece) for piece in pieces]
