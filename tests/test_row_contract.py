@@ -157,7 +157,7 @@ def test_any_axis_is_the_last_axis_moved(norm, shape, axis, dtype):
 def test_gradients_have_the_same_bits_on_any_number_of_threads(kind, count, dtype, threads):
     x = rows(96, dtype, count)
     dy = rows(96, dtype, count)[::-1]
-    gamma = np.linspace(-1, 2, 96).astype(np.float32)
+    gamma = np.linspace(-1, 2, 96)  # float64, so that its gradient shows the last bit of the sums
     _, stats = NORMS[kind](x, gamma, return_stats=True)
     found = []
     for number in (1, 2, 3, 7):
@@ -165,6 +165,16 @@ def test_gradients_have_the_same_bits_on_any_number_of_threads(kind, count, dtyp
         found.append(BACKWARD[kind](dy, x, stats, gamma))
     for other in found[1:]:
         assert all(same_bits(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_row_whose_parameters_need_float64_changes_no_other(norm):
+    x = np.random.default_rng(0).standard_normal((3, 3, 64)).astype(np.float32)
+    gamma = np.random.default_rng(1).standard_normal((3, 1, 64))
+    y = norm(x, gamma)
+    for size in (1e-41, 1e300):
+        spoilt = gamma.copy()
+        spoilt[1] *= size
+        assert same_bits(norm(x, spoilt)[[0, 2]], y[[0, 2]])
 
 
 def test_eight_threads_at_once_get_their_own_results(norm):

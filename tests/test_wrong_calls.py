@@ -56,6 +56,12 @@ WRONG_ARGUMENTS = {
                              "the result has (2, 3, 4); pass one of that shape."),
     "out of another type": (lambda: ln.layer_norm(X, out=np.zeros(X.shape)), "out has type float64 but the result has "
                             "float32; pass one of that type."),
+    "out that overlaps itself": (lambda: ln.layer_norm(np.zeros((3, 4), np.float32), out=np.lib.stride_tricks.as_strided(
+        np.zeros(12, np.float32), (3, 4), (8, 4))), "out has elements that share memory (strides (8, 4)); pass an array "
+                                 "that has not."),
+    "groups no number": (lambda: ln.group_norm(X, 3.0), "groups=3.0 is not a number of groups; pass an integer of at "
+                         "least 1."),
+    "stats a number": (lambda: ln.layer_norm_backward(X, X, 5), "stats is 5; pass the Stats that return_stats=True gave."),
     "out no array": (lambda: ln.layer_norm(X, out=[0.0]), "out is a list; pass a NumPy array of shape (2, 3, 4) and type "
                      "float32."),
     "stats of another x": (lambda: ln.layer_norm_backward(X, X, ln.layer_norm(X[:1], return_stats=True)[1]),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Layer normalization, done exactly, fast, and provably right everywhere."""
 
+from typing import TYPE_CHECKING, Any
+
 from layernorm.dispatch import Plan, Stats
 from layernorm.functional import (
     batch_norm,
@@ -25,6 +27,9 @@ from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 from layernorm.spec.variants import VARIANTS
 from layernorm.standardizer import Standardizer
 
+if TYPE_CHECKING:
+    from layernorm.conformance.conform import conform
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -41,6 +46,7 @@ __all__ = [
     "Stats",
     "batch_norm",
     "batch_norm_backward",
+    "conform",
     "get_num_threads",
     "group_norm",
     "group_norm_backward",
@@ -55,3 +61,16 @@ __all__ = [
     "rms_norm_backward",
     "set_num_threads",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # what few calls need is loaded with the first of them
+    if name == "conform":
+        from layernorm.conformance.conform import conform
+
+        return conform
+    raise AttributeError(f"module 'layernorm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,9 @@ import numpy as np
 from layernorm.ops.arrays import array_of
 from layernorm.ops.backends import choose
 from layernorm.ops.layout import Array, Layout, Parameter, ParameterAxes, layout_of
-from layernorm.ops.reference import rounded, xhat_of
+from layernorm.ops.reference import backward as differentiated
+from layernorm.ops.reference import forward as normalized
+from layernorm.ops.reference import rounded, row_of, xhat_of
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.errors import ArgumentError, SpecError
 from layernorm.spec.norm_spec import Axes, NormSpec
@@ -70,18 +72,20 @@ def forward(
     if out is not None:
         x, scale, shift = _check_out(out, x, scale, shift)
     result = _empty_like(x) if out is None else out.view(np.ndarray)
-    if backend is None and not (_survives(scale, x) and _survives(shift, x)):
-        backend = "reference"
     chosen, _ = choose(spec, x.dtype.name, backend)
+    lost = _rows_beyond(x, layout, scale, shift) if chosen.NAME != "reference" else None
     stats = np.full((3, layout.rows), np.nan, _compute(x)) if return_stats else None
     if x.size:
         extra = () if given is None else (given, update)
         rows = layout.rows_of(x)
-        if layout.is_view(x) and _is_plain(result, layout):
+        if lost is None and layout.is_view(x) and _is_plain(result, layout):
             chosen.forward(rows, spec, scale, shift, layout.rows_of(result), stats, *extra)
         else:
             rows = np.array(rows, order="C")
+            slowly = None if lost is None else normalized(rows[lost], spec, _of(scale, lost), _of(shift, lost))[0]
             chosen.forward(rows, spec, scale, shift, rows, stats, *extra)
+            if slowly is not None:
+                rows[lost] = slowly
             result[...] = layout.array_of(rows)
     y = result if out is None else out
     return y if stats is None else (y, Stats(*(layout.statistics_of(s) for s in stats)))
@@ -111,8 +115,6 @@ def backward(
     both = {slope.dtype.name, x.dtype.name}
     wide = np.dtype(np.float32) if both == {"float16", "bfloat16"} else np.promote_types(slope.dtype, x.dtype)
     rows, slopes = (np.ascontiguousarray(layout.rows_of(a)).astype(wide, copy=False) for a in (x, slope))
-    if backend is None and not _survives(scale, rows):
-        backend = "reference"
     chosen, _ = choose(spec, wide.name, backend)
     if stats is None and chosen.NAME != "reference":
         stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)[1]
@@ -124,6 +126,10 @@ def backward(
     sums = np.zeros((2, *rows.shape))
     if x.size:
         sums = chosen.backward(slopes, rows, spec, scale, saved, dx, shared, *extra)
+        lost = _rows_beyond(rows, layout, scale) if chosen.NAME != "reference" else None
+        if lost is not None and saved is not None:
+            row = row_of(rows[lost], spec, saved[:, lost])
+            dx[lost] = rounded(differentiated(slopes[lost], rows[lost], spec, _of(scale, lost), row)[0], wide.name)
     if sums is None:  # the parameters differ from row to row
         xhat = xhat_of(rows, spec, saved, *extra)
         sums = slopes.astype(np.float64) * xhat, slopes.astype(np.float64)
@@ -274,6 +280,8 @@ def _check_out(
         raise ArgumentError(f"out has type {out.dtype} but the result has {x.dtype}; pass one of that type.")
     if not out.flags.writeable:
         raise ArgumentError("out is read-only; pass an array that can be written to.")
+    if _overlaps_itself(out):
+        raise ArgumentError(f"out has elements that share memory (strides {out.strides}); pass an array that has not.")
     same = out.__array_interface__["data"] == x.__array_interface__["data"] and out.strides == x.strides
     if not same and np.may_share_memory(out, x):
         x = x.copy()
@@ -284,13 +292,27 @@ def _check_out(
     return x, kept[0], kept[1]
 
 
-def _survives(parameter: Parameter | None, x: Array) -> bool:
-    """Tell whether float64 parameters of narrow values keep their digits in the kernels' float32."""
-    if parameter is None or x.dtype == np.float64 or parameter.values.dtype != np.float64:
-        return True
-    sizes = np.abs(parameter.values)
-    within = (sizes == 0) | ((sizes >= 2.0**-126) & (sizes <= DTYPES["float32"].largest)) | ~np.isfinite(sizes)
-    return bool(within.all())
+def _rows_beyond(x: Array, layout: Layout, *parameters: Parameter | None) -> Array | None:
+    """Find the rows whose float64 parameters the kernels' float32 would lose; None where there are none, as is usual.
+
+    Each row is judged by its own parameters, so that the others keep their bits whatever it holds.
+    """
+    beyond = np.zeros(layout.rows, bool)
+    for parameter in parameters:
+        if parameter is None or x.dtype == np.float64 or parameter.values.dtype != np.float64:
+            continue
+        sizes = np.abs(parameter.values)
+        held = (sizes == 0) | ((sizes >= 2.0**-126) & (sizes <= DTYPES["float32"].largest)) | ~np.isfinite(sizes)
+        wrong = ~held.all(axis=1)
+        beyond |= wrong if parameter.index is None else wrong[parameter.index]
+    return beyond if beyond.any() else None
+
+
+def _of(parameter: Parameter | None, rows: Array) -> Parameter | None:
+    """Give the parameters of some rows alone."""
+    if parameter is None or parameter.index is None:
+        return parameter
+    return Parameter(parameter.values, parameter.index[rows], parameter.gather)
 
 
 def _stats_suffice(spec: NormSpec) -> bool:
@@ -298,6 +320,16 @@ def _stats_suffice(spec: NormSpec) -> bool:
     if spec.statistics != "input":
         return spec.statistics == "stored"
     return spec.centered == (spec.spread == "std") and spec.eps_at in ("variance", "sum", "none")
+
+
+def _overlaps_itself(out: Array) -> bool:
+    """Tell whether a step along some axis is shorter than what the axes inside it span."""
+    span = out.itemsize
+    for stride, n in sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True) if n > 1):
+        if stride < span:
+            return out.size > 0
+        span += stride * (n - 1)
+    return False
 
 
 def _is_plain(out: Array, layout: Layout) -> bool:
@@ -317,7 +349,9 @@ def _compute(x: Array) -> np.dtype[Any]:
 
 
 def _saved(stats: Sequence[object], layout: Layout, rows: Array) -> Array:
-    if len(stats) != 3:
+    if not isinstance(stats, Sequence) or len(stats) != 3:
+        if not isinstance(stats, Sequence):
+            raise ArgumentError(f"stats is {stats!r}; pass the Stats that return_stats=True gave.")
         raise ArgumentError(f"stats holds {len(stats)} arrays; pass the Stats that return_stats=True gave.")
     arrays = [array_of(s, "stats") for s in stats]
     for array in arrays:

@@ -427,6 +427,8 @@ def _spec(spread: Literal["std", "rms"], eps: float, axes: Axes, scale_axes: Axe
 
 def _group_spec(x: Array, groups: int, eps: float, channel_axis: int, order: GroupOrder) -> NormSpec:
     channel = _channel(x, channel_axis, 2, "group_norm")
+    if not hasattr(groups, "__index__") or isinstance(groups, bool):
+        raise ArgumentError(f"groups={groups!r} is not a number of groups; pass an integer of at least 1.")
     groups = operator.index(groups)
     axes = tuple(a for a in range(x.ndim) if a != 0 or channel == 0)
     return NormSpec(

@@ -185,7 +185,8 @@ def _divisor(spec: NormSpec, columns: int) -> tuple[float, float]:
 def _converted(parameter: Parameter | None, offset: Any, compute: Any) -> tuple[Array, Array | None] | None:
     if parameter is None:
         return None
-    values = parameter.values.astype(compute, copy=False)
+    with np.errstate(over="ignore"):  # rows for which that matters are done by the reference
+        values = parameter.values.astype(compute, copy=False)
     return np.ascontiguousarray(values + compute.type(offset) if offset else values), parameter.index
 
 
