@@ -60,7 +60,8 @@ def test_error_stays_within_the_bound(norm, dtype, width):
         if x is None:
             continue
         gamma, beta = parameters(width) if number % 2 else (None, None)
-        for eps in (1e-5, 0.0) if width <= 1000 else (1e-5 * (number % 3 > 0),):
+        # both epsilons up to 17 columns, above by turns; γ and β on every second cell
+        for eps in (1e-5, 0.0) if width <= 17 else (1e-5 * (number % 3 > 0),):
             y = NORMS[norm](x, gamma, beta=beta, eps=eps)
             share = share_of_bound(y, x, gamma, beta, eps, norm == "layer")
             assert share <= 1, f"{share} of the bound at offset {offset}, scale {scale}, eps {eps}"

@@ -214,10 +214,11 @@ def _power_of_two(x: Array, eps: Array, given: object) -> Array:
     if given is not None or not x.size:
         return np.ones((len(x), 1))
     largest = np.max(np.abs(x), axis=-1, keepdims=True)
-    # squares that vanish beside eps lose nothing, so small rows are scaled only where eps is as small
-    far = (largest > 2.0**500) | ((largest < 2.0**-400) & (eps < 2.0**-600))
+    # beside an ordinary eps small squares may vanish, but a mean of subnormals needs digits; eps must not overflow
+    far = (largest > 2.0**500) | (largest < 2.0**-400)
+    lowest = -1000 if eps < 2.0**-600 else -480
     exponent = np.where(far & np.isfinite(largest), np.frexp(largest)[1], 0)
-    return np.asarray(np.ldexp(1.0, np.clip(exponent, -1000, 1000)))
+    return np.asarray(np.ldexp(1.0, np.clip(exponent, lowest, 1000)))
 
 
 def _scaled(eps: Array, scale: Array, spec: NormSpec) -> Array:
