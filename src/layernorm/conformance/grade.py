@@ -3,13 +3,17 @@
 
 import ast
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
+import numpy as np
+
 from layernorm.conformance.inputs import Case
+from layernorm.conformance.measure import Measured
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.conformance.targets import Target
 
@@ -75,17 +79,19 @@ def _grade(name: str, target: Target, quick: bool) -> Grade:
     refusal = module.refuses(target)
     if refusal is not None:
         return Grade(name, "not-applicable", None, None, None, 0, refusal)
-    worst, digits, at, count = -1.0, None, None, 0
+    worst, at, count = Measured(-1.0), None, 0
     for case in cases_of(name, target, quick):
         count += 1
         try:
-            found = module.measure(target, case)
+            # a stranger's code may warn of an overflow; whether it is one, its answer says
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                found = module.measure(target, case)
         except Exception as fault:  # whatever a stranger's code raises is its grade
             return Grade(name, "error", None, None, str(case), count, f"{type(fault).__name__}: {fault}")
-        if found.share > worst:
-            worst, digits, at = found.share, found.ulp, str(case)
+        share = math.inf if math.isnan(found.share) else found.share
+        if share > worst.share:
+            worst, at = Measured(share, found.ulp, found.why), str(case)
     if not count:
         return Grade(name, "not-applicable", None, None, None, 0, "no case fits its types")
-    return Grade(
-        name, "holds" if worst <= 1 else "fails", worst if not math.isnan(worst) else math.inf, digits, at, count
-    )
+    return Grade(name, "holds" if worst.share <= 1 else "fails", worst.share, worst.ulp, at, count, worst.why)
