@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint
+.PHONY: help demo test lint scoreboard
 
 help:
 	@echo "make demo   replay the norms of a real model: a table, and a plot in out/"
 	@echo "make test   run the tests"
 	@echo "make lint   check style and types"
+	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
 	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
 
 demo: $(VENV)/demo.stamp
@@ -23,6 +24,9 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+scoreboard: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/scoreboard.py
 
 # A stamp is as old as the last install of its extra; only a newer pyproject.toml makes pip run again.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/pip

@@ -16,6 +16,7 @@ from typing import TextIO
 import typer
 
 from layernorm import __version__
+from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
 from layernorm.report.documents import error_document
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
@@ -28,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(conform)
 app.command()(explain)
 
 

@@ -3,15 +3,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from layernorm.spec.errors import ArgumentError, UnsupportedError
 from layernorm.spec.norm_spec import NormSpec
 
 Array = npt.NDArray[Any]
 Gradients = tuple[Array, Array | None, Array | None]
+Norm = Literal["layer", "rms"]
 
 
 class Forward(Protocol):
@@ -58,3 +60,33 @@ class Target:
     def eps(self) -> float:
         """The epsilon of the spec, as a number."""
         return float(np.float64(self.spec.eps)) if isinstance(self.spec.eps, float) else 0.0
+
+
+def checked_spec(spec: NormSpec) -> NormSpec:
+    """Pass a spec that the properties can grade: statistics over the last axis, eps a number added under the root.
+
+    Raises:
+        UnsupportedError: it is another kind of norm.
+
+    >>> checked_spec(NormSpec()).kind
+    'layer'
+    """
+    plain = spec.axes == (-1,) and spec.groups is None and spec.statistics == "input"
+    lies = all(axes in (None, (-1,)) for axes in (spec.scale_axes, spec.shift_axes))
+    known = isinstance(spec.eps, float) and spec.eps >= 0 and spec.eps_at in ("variance", "none")
+    if not (plain and lies and known and spec.kind in ("layer", "rms")):
+        raise UnsupportedError(
+            f"only norms over the last axis with eps on the variance are graded, and this is {spec}; "
+            "move its axes last, or fill in what is unknown with assume()."
+        )
+    return spec
+
+
+def without_beta(name: str, norm: Norm, beta: Array | None) -> None:
+    """Refuse a beta where the norm has none, as frameworks' RMS norms.
+
+    Raises:
+        ArgumentError: there is one.
+    """
+    if norm == "rms" and beta is not None:
+        raise ArgumentError(f"{name}'s RMS norm has no beta; pass None.")

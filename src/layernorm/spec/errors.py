@@ -34,6 +34,18 @@ class NotFoundError(LayerNormError, LookupError):
     code = "not-found"
 
 
+class UnsupportedError(LayerNormError, ValueError):
+    """What was asked for is understood, and is none of what this package does."""
+
+    code = "unsupported"
+
+
+class MissingExtraError(LayerNormError, ImportError):
+    """A package that this needs is not installed, or does not work here."""
+
+    code = "missing-extra"
+
+
 class InterruptedByUserError(LayerNormError):
     """The work was stopped from the keyboard."""
 

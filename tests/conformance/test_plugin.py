@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""This file runs pytest inside pytest: what an author of a kernel sees of the plugin."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+pytest_plugins = ("pytester",)
+
+# An installation older than the entry point does not bring the plugin, and pytest does not take it twice.
+BRINGS = [] if entry_points(group="pytest11", name="layernorm") else ["-p", "layernorm.conformance.plugin"]
+
+KERNELS = """
+import numpy as np
+import pytest
+
+def exact(x, gamma=None, beta=None):
+    import layernorm
+    return layernorm.layer_norm(x, gamma, beta)
+
+def one_pass(x, gamma=None, beta=None):
+    mean = x.mean(-1, keepdims=True)
+    y = (x - mean) / np.sqrt((x * x).mean(-1, keepdims=True) - mean * mean + np.float32(1e-5))
+    y = y if gamma is None else y * gamma
+    return y if beta is None else y + beta
+"""
+
+
+@pytest.fixture
+def tests(pytester):
+    def run(text, *options):
+        pytester.makepyfile(KERNELS + text)
+        # a process of its own: pytester forgets the modules that a test loads, and Numba cannot be loaded twice
+        return pytester.runpytest_subprocess(*BRINGS, "-p", "no:cacheprovider", "--strict-markers", "-rs", *options)
+
+    return run
+
+
+def test_every_property_is_a_test_with_its_name(tests):
+    from layernorm.conformance.properties import PROPERTIES
+
+    done = tests(
+        "@pytest.mark.conform(exact, spec='layer')\ndef test_mine(conforms):\n    conforms()\n", "-v"
+    )  # fmt: skip
+    done.assert_outcomes(passed=len(PROPERTIES) - 5, skipped=5)  # in place, rounding, gradients
+
+    done.stdout.fnmatch_lines(["*::test_mine[[]exact[]] PASSED*", "*::test_mine[[]offset[]] PASSED*"])
+    done.stdout.fnmatch_lines_random(["SKIPPED*it gives no gradients*"])
+
+
+def test_a_failure_says_by_how_much_and_where(tests):
+    done = tests(
+        "@pytest.mark.conform(one_pass, only=('exact', 'offset'), name='one pass')\n"
+        "def test_mine(conforms):\n    conforms()\n"
+    )
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["one pass: offset fails: * times the allowed error; * ulp*", "at * float32 offset=*"])
+    assert "Traceback" not in done.stdout.str()
+
+
+def test_a_target_may_be_named_or_made(tests):
+    done = tests(
+        "from layernorm.conformance.known import known\n"
+        "@pytest.mark.conform('layernorm', only='exact')\ndef test_named(conforms):\n    conforms()\n"
+        "@pytest.mark.conform(known('layernorm', 'rms'), only='exact')\n"
+        "def test_made(conforms):\n    conforms()\n"
+        "@pytest.mark.conform('numppy', only='exact')\ndef test_no_such(conforms):\n    conforms()\n"
+    )
+    done.assert_outcomes(passed=2, failed=1)
+    done.stdout.fnmatch_lines(["*numppy: neither a known target*did you mean numpy*"])
+
+
+def test_what_is_not_installed_is_skipped(tests):
+    done = tests(
+        "import sys\n@pytest.mark.conform('openvino', only='exact')\n"
+        "def test_openvino(conforms, monkeypatch):\n"
+        "    monkeypatch.setitem(sys.modules, 'openvino', None)\n    conforms()\n"
+    )
+    done.assert_outcomes(skipped=1)
+    done.stdout.fnmatch_lines(["SKIPPED*openvino is not installed; pip install openvino."])
+
+
+def test_other_arguments_and_other_tests_are_left_alone(tests):
+    done = tests(
+        "@pytest.mark.parametrize('n', [1, 2])\n@pytest.mark.conform(exact, only='exact')\n"
+        "def test_both(n, conforms):\n    conforms()\n"
+        "def test_other():\n    pass\n"
+    )
+    done.assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def test_mine(conforms):\n    conforms()\n", "*test_mine uses `conforms`; mark it with*"),
+        ("@pytest.mark.conform(exact, quik=True)\ndef test_mine(conforms): ...\n", "*conform has no option quik*"),
+    ],
+)
+def test_a_wrong_marker_is_said_at_collection(text, sentence, tests):
+    tests(text).stdout.fnmatch_lines([sentence])
+
+
+def test_the_plugin_costs_a_pytest_that_does_not_use_it_no_framework():
+    code = "import layernorm.conformance.plugin, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"numba", "ml_dtypes", "torch", "jax", "onnx", "typer", "rich"}.isdisjoint(loaded)
