@@ -55,9 +55,9 @@ error is the largest over the rows, in ulp of the largest exact output. A cross 
 
 ## Public reports, replayed
 
-A row runs the numbers of a public report. **still** marks an implementation whose installed version is as wrong as the
-report said, or not finite, whoever it was first said of; · one that is right; n/a one that cannot be asked, for its
-types, its norms or its want of gradients.
+A row runs the numbers of a public report. **still** marks an implementation whose installed version gives what is not
+finite, or is off by some half of what was reported and more, whoever that was said of; · one that does not; n/a one
+that cannot be asked, for its types, its norms or its want of gradients.
 
 {replays}
 
