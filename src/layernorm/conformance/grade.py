@@ -62,7 +62,7 @@ def property_module(name: str) -> ModuleType:
 
 
 def page_of(name: str) -> str:
-    """Give a property's page, its file's docstring, without loading an array library."""
+    """Give a property's page, its file's docstring."""
     source = property_source(name)
     return ast.get_docstring(ast.parse(source)) or ""
 
