@@ -123,8 +123,9 @@ def backward(
     extra = () if given is None else (given, update)
     scale_like, shift_like = _gradients_like(gamma, scale, layout, rows)
     shared = scale_like.parameter.index is None and shift_like.parameter.index is None
-    sums = np.zeros((2, *rows.shape))
-    if x.size:
+    if not x.size:
+        sums = np.zeros((2, *rows.shape))
+    else:
         sums = chosen.backward(slopes, rows, spec, scale, saved, dx, shared, *extra)
         lost = _rows_beyond(rows, layout, scale) if chosen.NAME != "reference" else None
         if lost is not None and saved is not None:
@@ -297,10 +298,11 @@ def _rows_beyond(x: Array, layout: Layout, *parameters: Parameter | None) -> Arr
 
     Each row is judged by its own parameters, so that the others keep their bits whatever it holds.
     """
+    wide = [p for p in parameters if p is not None and p.values.dtype == np.float64]
+    if x.dtype == np.float64 or not wide:
+        return None
     beyond = np.zeros(layout.rows, bool)
-    for parameter in parameters:
-        if parameter is None or x.dtype == np.float64 or parameter.values.dtype != np.float64:
-            continue
+    for parameter in wide:
         sizes = np.abs(parameter.values)
         held = (sizes == 0) | ((sizes >= 2.0**-126) & (sizes <= DTYPES["float32"].largest)) | ~np.isfinite(sizes)
         wrong = ~held.all(axis=1)

@@ -58,6 +58,9 @@ def _step(random: np.random.Generator, rows: int, width: int) -> Array:
     return x
 
 
+# The values that are no numbers to average, by the name of a case's form.
+NOT_FINITE = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
+
 # What a row looks like before it is scaled and moved: x = scale · (offset + pattern).
 PATTERNS: dict[str, Callable[[np.random.Generator, int, int], Array]] = {
     "normal": lambda random, rows, width: random.standard_normal((rows, width)),

@@ -21,11 +21,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from layernorm.conformance.inputs import Case
+from layernorm.conformance.inputs import NOT_FINITE, Case
 from layernorm.conformance.measure import Measured, differing, plain_case
 from layernorm.conformance.targets import Target
-
-BAD = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
 
 
 def refuses(target: Target) -> str | None:
@@ -36,7 +34,7 @@ def refuses(target: Target) -> str | None:
 def cases(target: Target, quick: bool) -> Iterator[Case]:
     """Give each type with each value."""
     for dtype in target.dtypes:
-        for form in BAD:
+        for form in NOT_FINITE:
             for width in (100,) if quick else (3, 17, 100, 1000):
                 yield plain_case(target, width, dtype, rows=13, pattern="mixed", form=form)
 
@@ -45,6 +43,6 @@ def measure(target: Target, case: Case) -> Measured:
     """Compare the rows that were left alone."""
     x = case.x
     spoilt = x.copy()
-    spoilt[::3, case.width // 2] = BAD[case.form]
+    spoilt[::3, case.width // 2] = NOT_FINITE[case.form]
     kept = np.arange(case.rows) % 3 != 0
     return differing(target.forward(x)[kept], target.forward(spoilt)[kept])

@@ -20,11 +20,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from layernorm.conformance.inputs import Case
+from layernorm.conformance.inputs import NOT_FINITE, Case
 from layernorm.conformance.measure import Measured, plain_case, yes_or_no
 from layernorm.conformance.targets import Target
-
-BAD = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
 
 
 def refuses(target: Target) -> str | None:
@@ -35,7 +33,7 @@ def refuses(target: Target) -> str | None:
 def cases(target: Target, quick: bool) -> Iterator[Case]:
     """Give each value in each type."""
     for dtype in target.dtypes:
-        for form in BAD:
+        for form in NOT_FINITE:
             for width in (100,) if quick else (2, 17, 100, 768, 5000):
                 yield plain_case(target, width, dtype, rows=2, form=form)
 
@@ -43,7 +41,7 @@ def cases(target: Target, quick: bool) -> Iterator[Case]:
 def measure(target: Target, case: Case) -> Measured:
     """Look for numbers where there can be none."""
     x, at = case.x, case.width // 2
-    x[:, at] = BAD[case.form]
+    x[:, at] = NOT_FINITE[case.form]
     y = target.forward(x).astype(np.float64)
     if case.form == "nan":
         left = int(np.sum(~np.isnan(y)))

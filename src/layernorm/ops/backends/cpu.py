@@ -90,7 +90,7 @@ def backward(
     """
     compute = np.dtype(DTYPES[x.dtype.name].compute)
     kind, narrow, x = _kind(x, same=None)
-    dy = dy.astype(x.dtype)
+    dy = dy.astype(x.dtype, copy=False)
     target = np.empty(x.shape, x.dtype) if narrow else dx
     scale = _converted(gamma, spec.scale_offset, compute)
     rows, columns = x.shape
