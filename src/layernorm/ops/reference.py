@@ -74,11 +74,13 @@ def statistics(x: Array, spec: NormSpec, given: tuple[Array, Array] | None = Non
     x = x / scale
 
     mean = to_stats(_mean(x))
-    deviation = each(x - mean)
-    # Rounding the mean is itself an error, and near a large offset the largest one: take it out of the
-    # deviations. A spec that keeps statistics in a narrower type asks for that error, and gets it.
-    residue = _mean(deviation) if exact else np.zeros_like(mean)
-    deviation = deviation - residue
+    deviation, residue = each(x - mean), np.zeros_like(mean)
+    if exact:
+        # Rounding the mean is itself an error, and near a large offset the largest one: take it out of the
+        # deviations. A spec that keeps statistics in a narrower type asks for that error, and gets it.
+        rest = _rest(x, -mean, deviation)
+        residue = _mean(deviation) + _mean(rest)
+        deviation = deviation + (rest - residue)
     numbers, divisor = (deviation, n - spec.ddof) if spec.spread == "std" else (x, n)
     if spec.spread == "std" and spec.variance_by != "centered":
         square = each(to_stats(_mean(each(x * x))) - each(mean * mean)) * (n / divisor)
@@ -206,7 +208,22 @@ def _float64(values: Array) -> Array:
 
 
 def _mean(values: Array) -> Array:
-    return np.asarray(np.mean(values, axis=-1, keepdims=True))
+    """Average rows by halves, and add what each sum lost in rounding, so that the last digit is right."""
+    n = values.shape[-1]
+    lost = np.zeros((len(values), 1))
+    while (half := values.shape[-1] // 2) > 0:
+        a, b, odd = values[:, :half], values[:, half : 2 * half], values[:, 2 * half :]
+        total = a + b
+        lost += np.sum(_rest(a, b, total), axis=-1, keepdims=True)
+        values = np.concatenate([total, odd], axis=-1)
+    lost[~np.isfinite(lost)] = 0  # beside an infinity there is nothing to add
+    return np.asarray((np.sum(values, axis=-1, keepdims=True) + lost) / n)
+
+
+def _rest(a: Array, b: Array, total: Array) -> Array:
+    """Give a + b - total exactly, where total is a + b rounded (Knuth's two-sum)."""
+    from_b = total - a
+    return np.asarray((a - (total - from_b)) + (b - from_b))
 
 
 def _power_of_two(x: Array, eps: Array, given: object) -> Array:
