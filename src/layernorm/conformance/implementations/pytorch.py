@@ -41,9 +41,12 @@ def compiled(norm: Norm, eps: float) -> Target:
             return made(*tensors)
 
     try:
-        run(torch.zeros(2, 4), None, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Inductor's own modules use what torch has deprecated
+            run(torch.zeros(2, 4), None, None)
     except Exception as fault:  # Inductor's classes for this are not public, and differ by release
-        said = (str(fault).strip().splitlines() or [type(fault).__name__])[0]
+        lines = [line for line in str(fault).splitlines() if line and not line.endswith("raised:")]
+        said = lines[0] if lines else type(fault).__name__
         raise MissingExtraError(
             f"torch.compile cannot compile here ({said}); install a C++ compiler such as g++.", "torch-compile"
         ) from fault
