@@ -14,11 +14,12 @@ import pytest
 
 import layernorm as ln
 from layernorm.cli import run
-from layernorm.conformance.conform import Report, known_properties, report_of_case, save_worst
+from layernorm.conformance.conform import Report, known_properties, report_of_case
 from layernorm.conformance.grade import Grade, cases_of
 from layernorm.conformance.inputs import Case
 from layernorm.conformance.known import known
 from layernorm.conformance.properties import PROPERTIES
+from layernorm.conformance.worst import save_worst
 from layernorm.report.text import conform_text
 from layernorm.spec.errors import ArgumentError, NotFoundError
 
@@ -116,6 +117,26 @@ def test_save_writes_the_worst_row_alone(tmp_path, capsys):
     np.testing.assert_allclose(kept["exact"][0], exact[row], rtol=1e-9)
     off = np.abs(known("numpy").forward(case.x, case.gamma, case.beta) - exact)
     assert np.abs(kept["y"] - kept["exact"]).max() <= off.max()
+
+
+def test_save_writes_the_gradients_of_a_worst_case_about_gradients(tmp_path):
+    path = tmp_path / "worst.npz"
+    case = Case(33, rows=70, dtype="bfloat16", offset=3.0, scale=32.0, affine="gamma")
+    target = known("torch")
+    found = report_of_case(target, str(case), ["parameter-gradients"])
+    said = save_worst(found, path)
+    kept = np.load(path)
+    assert sorted(kept) == sorted(
+        ["case", "row", "x", "gamma", "dy", "dx", "exact_dx", "dgamma", "exact_dgamma", "dbeta", "exact_dbeta"]
+    )  # fmt: skip
+    np.testing.assert_array_equal(kept["x"], case.x.astype(np.float32))
+    x, dy = case.x.astype(np.float64), case.dy.astype(np.float64)
+    xhat = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(kept["exact_dgamma"], (dy * xhat).sum(0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(kept["exact_dbeta"], dy.sum(0), rtol=1e-12)
+    off = np.abs(kept["dx"] - kept["exact_dx"]).max(1)
+    assert f"row {int(kept['row'])} of {case} (parameter-gradients)" == said
+    assert off[int(kept["row"])] > 0
 
 
 def test_bfloat16_is_saved_as_float32_and_nothing_measured_is_a_refusal(tmp_path):

@@ -5,7 +5,13 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 
+import numpy as np
 import pytest
+
+from layernorm.conformance.conform import report
+from layernorm.conformance.grade import cases_of, refusal_of
+from layernorm.conformance.known import of_function
+from layernorm.conformance.properties import PROPERTIES
 
 pytest_plugins = ("pytester",)
 
@@ -27,6 +33,10 @@ def one_pass(x, gamma=None, beta=None):
     return y if beta is None else y + beta
 """
 
+namespace = {}
+exec(KERNELS, namespace)
+one_pass = namespace["one_pass"]
+
 
 @pytest.fixture
 def tests(pytester):
@@ -38,16 +48,20 @@ def tests(pytester):
     return run
 
 
-def test_every_property_is_a_test_with_its_name(tests):
-    from layernorm.conformance.properties import PROPERTIES
+def test_every_case_is_a_test_with_its_name(tests):
+    target = of_function(np.add, "layer")
+    shown = [p for p in PROPERTIES if refusal_of(p, target) is None]
+    cases = [(p, str(case)) for p in shown for case in cases_of(p, target, True)]
+    assert len(PROPERTIES) - len(shown) == 5  # in place, rounding, gradients
+    assert len(cases) > 150
 
     done = tests(
         "@pytest.mark.conform(exact, spec='layer')\ndef test_mine(conforms):\n    conforms()\n", "-v"
     )  # fmt: skip
-    done.assert_outcomes(passed=len(PROPERTIES) - 5, skipped=5)  # in place, rounding, gradients
-
-    done.stdout.fnmatch_lines(["*::test_mine[[]exact[]] PASSED*", "*::test_mine[[]offset[]] PASSED*"])
-    done.stdout.fnmatch_lines_random(["SKIPPED*it gives no gradients*"])
+    done.assert_outcomes(passed=len(cases), skipped=5)
+    text = done.stdout.str()
+    assert all(f"::test_mine[{p}: {case}] PASSED" in text for p, case in cases)
+    done.stdout.fnmatch_lines_random(["SKIPPED*it gives no gradients*", "*::test_mine[[]in-place[]] SKIPPED*"])
 
 
 def test_a_failure_says_by_how_much_and_where(tests):
@@ -55,8 +69,10 @@ def test_a_failure_says_by_how_much_and_where(tests):
         "@pytest.mark.conform(one_pass, only=('exact', 'offset'), name='one pass')\n"
         "def test_mine(conforms):\n    conforms()\n"
     )
-    done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["one pass: offset fails: * times the allowed error; * ulp*", "at * float32 offset=*"])
+    worst = report(of_function(one_pass, "layer"), quick=True, only=["offset"]).grades[0]
+    assert done.parseoutcomes()["failed"] >= 1
+    done.stdout.fnmatch_lines_random(["one pass: offset fails: * times the allowed error; * ulp*", f"at {worst.at}"])
+    assert "exact fails" not in done.stdout.str()
     assert "Traceback" not in done.stdout.str()
 
 
@@ -68,15 +84,15 @@ def test_a_target_may_be_named_or_made(tests):
         "def test_made(conforms):\n    conforms()\n"
         "@pytest.mark.conform('numppy', only='exact')\ndef test_no_such(conforms):\n    conforms()\n"
     )
-    done.assert_outcomes(passed=2, failed=1)
+    assert done.parseoutcomes().keys() == {"passed", "failed"}
+    assert done.parseoutcomes()["failed"] == 1
     done.stdout.fnmatch_lines(["*numppy: neither a known target*did you mean numpy*"])
 
 
 def test_what_is_not_installed_is_skipped(tests):
     done = tests(
-        "import sys\n@pytest.mark.conform('openvino', only='exact')\n"
-        "def test_openvino(conforms, monkeypatch):\n"
-        "    monkeypatch.setitem(sys.modules, 'openvino', None)\n    conforms()\n"
+        "import sys\nsys.modules['openvino'] = None\n@pytest.mark.conform('openvino', only='exact')\n"
+        "def test_openvino(conforms):\n    conforms()\n"
     )
     done.assert_outcomes(skipped=1)
     done.stdout.fnmatch_lines(["SKIPPED*openvino is not installed; pip install openvino."])
@@ -88,7 +104,8 @@ def test_other_arguments_and_other_tests_are_left_alone(tests):
         "def test_both(n, conforms):\n    conforms()\n"
         "def test_other():\n    pass\n"
     )
-    done.assert_outcomes(passed=3)
+    cases = len(list(cases_of("exact", of_function(one_pass, "layer"), True)))
+    done.assert_outcomes(passed=2 * cases + 1)
 
 
 @pytest.mark.parametrize(

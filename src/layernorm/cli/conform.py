@@ -37,8 +37,9 @@ def conform(
 ) -> int:
     """Grade an implementation of a norm: every property, its verdict, and the worst case by name."""
     # loaded here: NumPy, ml_dtypes and the properties are nothing that `layernorm --help` should wait for
-    from layernorm.conformance.conform import known_properties, report, report_of_case, save_worst
+    from layernorm.conformance.conform import known_properties, report, report_of_case
     from layernorm.conformance.known import resolve
+    from layernorm.conformance.worst import save_worst
     from layernorm.report.text import conform_text
 
     if save is not None and not save.absolute().parent.is_dir():

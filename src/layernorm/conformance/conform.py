@@ -5,17 +5,13 @@ import difflib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layernorm.conformance import grade as grading
-from layernorm.conformance.grade import Grade, grade
+from layernorm.conformance.grade import Grade, cases_of, grade, grade_case, refusal_of
 from layernorm.conformance.inputs import Case
 from layernorm.conformance.known import of_function
-from layernorm.conformance.measure import exact_of, parameters_of
-from layernorm.conformance.oracle import error, ulp
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.conformance.targets import Array, Backward, Target
 from layernorm.spec.errors import ArgumentError, NotFoundError
@@ -144,13 +140,11 @@ def report_of_case(target: Target, name: str, only: Iterable[str] | None = None)
     """
     case, wanted = Case.parse(name), known_properties(only)
     if wanted is None:
-        modules = {p: grading.property_module(p) for p in PROPERTIES}
-        wanted = tuple(
-            p for p, m in modules.items() if m.refuses(target) is None and case in set(m.cases(target, False))
-        )  # fmt: skip
+        shown = [p for p in PROPERTIES if refusal_of(p, target) is None]
+        wanted = tuple(p for p in shown if case in set(cases_of(p, target, False)))
         if not wanted:
             raise ArgumentError(f"{name!r} is no case of any property for {target.name}; name one with --only.", name)
-    return Report(target, tuple(_grade_on(target, p, case) for p in wanted))
+    return Report(target, tuple(refusal_of(p, target) or grade_case(p, target, case) for p in wanted))
 
 
 def known_properties(only: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -168,46 +162,6 @@ def known_properties(only: Iterable[str] | None) -> tuple[str, ...] | None:
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PROPERTIES)}."
             raise NotFoundError(f"{name}: no such property; {hint}", name)
     return wanted
-
-
-def save_worst(found: Report, path: Path) -> str:
-    """Write the arrays of the worst case, its worst row alone, as .npz; and say which row of which case that is.
-
-    The file holds x, gamma, beta, y and exact (float64); bfloat16 is written as float32, which holds it.
-
-    Raises:
-        ArgumentError: nothing was measured, or the worst case cannot be made into rows.
-    """
-    worst = found.worst
-    if worst is None or worst.at is None:
-        raise ArgumentError(f"no case of {found.target.name} was measured, so there is none to save.", str(path))
-    case = Case.parse(worst.at)
-    gamma, beta = parameters_of(found.target, case)
-    x = case.x
-    with np.errstate(all="ignore"):
-        y = np.asarray(found.target.forward(case.x, gamma, beta))
-        exact = exact_of(found.target, x, gamma, beta).y
-        off = error(y, exact) / ulp(exact.hi, case.dtype) if y.shape == x.shape else np.full(x.shape, np.nan)
-    row = int(np.argmax(np.where(np.isnan(off), np.inf, off).max(axis=1)))
-    arrays = {"x": x[row : row + 1], "y": y[row : row + 1], "exact": exact.hi[row : row + 1]}
-    arrays |= {name: value for name, value in (("gamma", gamma), ("beta", beta)) if value is not None}
-    kept = {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
-    np.savez(path, allow_pickle=False, **kept, case=np.array(worst.at), row=np.array(row))
-    return f"row {row} of {worst.at} ({worst.property})"
-
-
-def _grade_on(target: Target, name: str, case: Case) -> Grade:
-    module = grading.property_module(name)
-    refusal = module.refuses(target)
-    if refusal is not None:
-        return Grade(name, "not-applicable", None, None, None, 0, refusal)
-    try:
-        with np.errstate(all="ignore"):
-            found = module.measure(target, case)
-    except Exception as fault:  # whatever a stranger's code raises is its grade
-        return Grade(name, "error", None, None, str(case), 1, f"{type(fault).__name__}: {fault}")
-    share = math.inf if math.isnan(found.share) else found.share
-    return Grade(name, "holds" if share <= 1 else "fails", share, found.ulp, str(case), 1, found.why)
 
 
 def _number(value: float | None) -> float | str | None:

@@ -5,7 +5,7 @@ import ast
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Literal
@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from layernorm.conformance.inputs import Case
-from layernorm.conformance.measure import Measured
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.conformance.targets import Target
 
@@ -74,24 +73,36 @@ def property_source(name: str) -> str:
     return (files("layernorm.conformance.properties") / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
 
 
+def grade_case(name: str, target: Target, case: Case) -> Grade:
+    """Grade a target on one case of a property that it does not refuse."""
+    try:
+        # a stranger's code may warn of an overflow; whether it is one, its answer says
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = property_module(name).measure(target, case)
+    except Exception as fault:  # whatever a stranger's code raises is its grade
+        return Grade(name, "error", None, None, str(case), 1, f"{type(fault).__name__}: {fault}")
+    share = math.inf if math.isnan(found.share) else found.share
+    return Grade(name, "holds" if share <= 1 else "fails", share, found.ulp, str(case), 1, found.why)
+
+
+def refusal_of(name: str, target: Target) -> Grade | None:
+    """Give the grade `not-applicable` if a target has no way to show a property, else None."""
+    why = property_module(name).refuses(target)
+    return None if why is None else Grade(name, "not-applicable", None, None, None, 0, why)
+
+
 def _grade(name: str, target: Target, quick: bool) -> Grade:
-    module = property_module(name)
-    refusal = module.refuses(target)
-    if refusal is not None:
-        return Grade(name, "not-applicable", None, None, None, 0, refusal)
-    worst, at, count = Measured(-1.0), None, 0
+    if (refusal := refusal_of(name, target)) is not None:
+        return refusal
+    worst, count = None, 0
     for case in cases_of(name, target, quick):
+        found = grade_case(name, target, case)
         count += 1
-        try:
-            # a stranger's code may warn of an overflow; whether it is one, its answer says
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                found = module.measure(target, case)
-        except Exception as fault:  # whatever a stranger's code raises is its grade
-            return Grade(name, "error", None, None, str(case), count, f"{type(fault).__name__}: {fault}")
-        share = math.inf if math.isnan(found.share) else found.share
-        if share > worst.share:
-            worst, at = Measured(share, found.ulp, found.why), str(case)
-    if not count:
+        if worst is None or found.worst is None or found.worst > (worst.worst or 0):
+            worst = found
+        if found.verdict == "error":
+            break
+    if worst is None:
         return Grade(name, "not-applicable", None, None, None, 0, "no case fits its types")
-    return Grade(name, "holds" if worst.share <= 1 else "fails", worst.share, worst.ulp, at, count, worst.why)
+    return replace(worst, cases=count)

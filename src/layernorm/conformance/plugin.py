@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file is the pytest plugin: one test of a kernel becomes a test a property, each by its own name.
+"""This file is the pytest plugin: one test of a kernel becomes a test of every case, each by its own name.
 
 pytest finds it wherever layernorm is installed. The author of a kernel writes
 
@@ -10,16 +10,21 @@ pytest finds it wherever layernorm is installed. The author of a kernel writes
     def test_fast_layer_norm(conforms):
         conforms()
 
-and pytest runs `test_fast_layer_norm[offset]`, `test_fast_layer_norm[constant]` and so on. A property that fails says
-by how much and on which input; one that the kernel cannot show is skipped with the reason. The marker takes what
-`layernorm.conform` takes (`backward=`, `dtypes=`, `only=`), and `quick=False` for all cases. Instead of a function it
-takes the name of a target, as the command line does: `@pytest.mark.conform("torch")`.
+and pytest runs `test_fast_layer_norm[offset: normal d=100 rows=4 float32 offset=10000 …]` and some 200 more; those of a
+property with `-k offset:`. A case that fails says by how much; a property that the kernel cannot show is one test,
+skipped with the reason. The marker takes what `layernorm.conform` takes (`backward=`, `dtypes=`, `only=`), and
+`quick=False` for all cases, some 800 a type. Instead of a function it takes the name of a target, as the command line
+does: `@pytest.mark.conform("torch")`.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from layernorm.conformance.grade import Grade
 
 # The options of the marker that make the target; the others say how it is graded.
 MAKES = ("spec", "backward", "dtypes", "name")
@@ -30,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers", "conform(target, spec='layer', quick=True, only=None, backward=None, dtypes=('float32',)): "
-        "run the test once for every property of layernorm conform, with the fixture `conforms`.",
+        "run the test once for every case of layernorm conform, with the fixture `conforms`.",
     )  # fmt: skip
 
 
@@ -46,51 +51,60 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     unheard = sorted(marker.kwargs.keys() - {*MAKES, *GRADES})
     if unheard:
         raise pytest.UsageError(f"conform has no option {', '.join(unheard)}; it has {', '.join((*MAKES, *GRADES))}.")
+    runs = _runs(marker.args[0], marker.kwargs)
+    metafunc.parametrize("_conform_run", [run for _, run in runs], ids=[name for name, _ in runs], indirect=True)
+
+
+@pytest.fixture
+def _conform_run(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def conforms(_conform_run: Any) -> Callable[[], None]:
+    """Give the function that grades the marked target on this test's case, and fails or skips the test."""
+    return _conform_run  # type: ignore[no-any-return]
+
+
+def _runs(given: Any, said: Mapping[str, Any]) -> list[tuple[str, Callable[[], None]]]:
+    """List what there is to run, by name; a target that cannot be made is one run, which says why."""
+    from layernorm.conformance.conform import known_properties
+    from layernorm.conformance.grade import cases_of, grade_case, refusal_of
     from layernorm.conformance.properties import PROPERTIES
+    from layernorm.spec.errors import LayerNormError, MissingExtraError
 
-    only = marker.kwargs.get("only")
-    wanted = PROPERTIES if only is None else (only,) if isinstance(only, str) else tuple(only)
-    metafunc.parametrize("_conform_property", wanted, ids=wanted, indirect=True)
+    try:
+        target = _target(given, {k: v for k, v in said.items() if k in MAKES})
+        wanted = known_properties(said.get("only")) or PROPERTIES
+    except MissingExtraError as fault:
+        return [("not installed", partial(pytest.skip, str(fault)))]
+    except LayerNormError as fault:
+        return [("wrong", partial(pytest.fail, str(fault), pytrace=False))]
+    runs: list[tuple[str, Callable[[], None]]] = []
+    for name in wanted:
+        if (refusal := refusal_of(name, target)) is not None:
+            runs.append((name, partial(pytest.skip, str(refusal.why))))
+            continue
+        runs += [
+            (f"{name}: {case}", partial(_check, target.name, partial(grade_case, name, target, case)))
+            for case in cases_of(name, target, said.get("quick", True))
+        ]
+    return runs
 
 
-@pytest.fixture
-def _conform_property(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def conforms(request: pytest.FixtureRequest, _conform_property: str) -> Callable[[], None]:
-    """Give the function that grades the marked target on this test's property, and fails or skips the test."""
-    marker = request.node.get_closest_marker("conform")
-
-    def check() -> None:
-        __tracebackhide__ = True
-        from layernorm.conformance.conform import report
-        from layernorm.spec.errors import LayerNormError, MissingExtraError
-
-        refusal = None
-        try:
-            target = _target(marker.args[0], {k: v for k, v in marker.kwargs.items() if k in MAKES})
-            (grade,) = report(target, quick=marker.kwargs.get("quick", True), only=[_conform_property]).grades
-        except LayerNormError as fault:
-            refusal = fault
-        if isinstance(refusal, MissingExtraError):
-            pytest.skip(str(refusal))
-        if refusal is not None:
-            pytest.fail(str(refusal), pytrace=False)
-        if grade.verdict == "not-applicable":
-            pytest.skip(grade.why or "not applicable")
-        if grade.verdict != "holds":
-            said = [f"{grade.worst:.3g} times the allowed error"] if grade.worst is not None else []
-            said += [f"{grade.ulp:.3g} ulp"] if grade.ulp is not None else []
-            said += [grade.why] if grade.why else []
-            pytest.fail(
-                f"{target.name}: {grade.property} {grade.verdict}: {'; '.join(said)}\n"
-                f"at {grade.at}\nlayernorm explain {grade.property} says what it means.",
-                pytrace=False,
-            )
-
-    return check
+def _check(target: str, grade: Callable[[], "Grade"]) -> None:
+    __tracebackhide__ = True
+    found = grade()
+    if found.verdict == "holds":
+        return
+    said = [f"{found.worst:.3g} times the allowed error"] if found.worst is not None else []
+    said += [f"{found.ulp:.3g} ulp"] if found.ulp is not None else []
+    said += [found.why] if found.why else []
+    pytest.fail(
+        f"{target}: {found.property} {found.verdict}: {'; '.join(said)}\n"
+        f"at {found.at}\nlayernorm explain {found.property} says what it means.",
+        pytrace=False,
+    )
 
 
 def _target(given: Any, said: dict[str, Any]) -> Any:
