@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file writes docs/scoreboard.md and its plot: every installed implementation, graded by the command line.
 
-Usage: python benchmarks/scoreboard.py [--full] [--folder docs]. It takes some ten minutes, most of them compiling.
+Usage: python benchmarks/scoreboard.py [NAME ...] [--full] [--folder docs]. All of them take some ten minutes, most of
+those compiling.
 """
 
 import argparse
@@ -74,14 +75,18 @@ that cannot be asked, for its types, its norms or its want of gradients.
 """
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Grade, replay, draw and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="all cases instead of those of --quick")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1] / "docs")
-    said = parser.parse_args()
+    parser.add_argument("names", nargs="*", metavar="NAME", help="grade these only")
+    said = parser.parse_args(words)
+    if unheard := [name for name in said.names if name not in KNOWN]:
+        parser.error(f"{', '.join(unheard)}: not known; known are {', '.join(KNOWN)}")
     targets, missing = installed("layer")
-    graded = {norm: grades(norm, [n for n in KNOWN if n not in missing], said.full) for norm in ("layer", "rms")}
+    targets = {name: t for name, t in targets.items() if name in (said.names or KNOWN)}
+    graded = {norm: grades(norm, list(targets), said.full) for norm in ("layer", "rms")}
     versions = {name: str(document["version"]) for name, document in graded["layer"].items()}
     said.folder.mkdir(exist_ok=True)
     draw(targets, said.folder / "scoreboard.svg")
@@ -171,17 +176,18 @@ def draw(targets: dict[str, Target], path: Path) -> None:
     ceiling = 1e12
     curves = {name: [offset_error(t.forward, t.eps, o) for o in OFFSETS] for name, t in targets.items()}
     shown = [0.3, *OFFSETS[1:]]  # zero has no place on a logarithmic axis
-    colors = plt.get_cmap("tab20").colors[::2] + plt.get_cmap("tab20").colors[1::2]
+    colors = [*plt.get_cmap("tab10").colors, "#393b79", "#8c6d31"]
     ends = {}
     for i, (name, curve) in enumerate(curves.items()):
         y = np.array(curve)
-        style = {"lw": 3, "zorder": 5, "color": "black"} if name == "layernorm" else {"lw": 1.4, "color": colors[i]}
+        style = {"lw": 1.4, "color": colors[i % len(colors)]}
+        if name == "layernorm":
+            style = {"lw": 3, "zorder": 5, "color": "black"}
         axes.plot(shown, np.where(np.isfinite(y), y, np.nan), marker="o", ms=3, **style)
         lost = ~np.isfinite(y)
         axes.plot(np.array(shown)[lost], np.full(lost.sum(), ceiling / 3), "x", ms=7, color=style["color"])
         ends[name] = (np.log10(min(y[-1], ceiling / 3)), style["color"])
     axes.axhline(1, color="0.6", lw=1, ls=":")
-    axes.text(0.3, 0.7, "1 ulp", color="0.4", fontsize=9, va="center")
     axes.set(xscale="log", yscale="log", ylim=(0.1, ceiling), xlim=(0.25, 1.2e7))
     axes.set_xlabel("offset of the input, in its standard deviations")
     axes.set_ylabel("largest error, in ulp of the largest output")
@@ -197,18 +203,22 @@ def draw(targets: dict[str, Target], path: Path) -> None:
         )  # fmt: skip
     figure.subplots_adjust(left=0.09, right=0.8, top=0.93, bottom=0.1)
     figure.savefig(path, metadata={"Date": None})
-    figure.savefig(Path(os.environ["SCOREBOARD_PNG"]), dpi=110) if "SCOREBOARD_PNG" in os.environ else None
     plt.close(figure)
 
 
 def spaced(heights: dict[str, float], least: float = 0.48) -> dict[str, float]:
-    """Move labels apart, upwards from the lowest, then all of them back by half of what the last one moved."""
+    """Move labels apart: those that would overlap become a group, evenly spaced about the mean of its heights."""
+    groups: list[list[str]] = []
     placed: dict[str, float] = {}
     for name in sorted(heights, key=lambda n: heights[n]):
-        below = list(placed.values())[-1] if placed else -np.inf
-        placed[name] = max(heights[name], below + least)
-    over = max(0.0, max(placed.values()) - 11.8)
-    return {name: height - over for name, height in placed.items()}
+        groups.append([name])
+        placed[name] = heights[name]
+        while len(groups) > 1 and placed[groups[-1][0]] - placed[groups[-2][-1]] < least:
+            group = groups[-2] + groups.pop()
+            groups[-1] = group
+            middle = sum(heights[n] for n in group) / len(group)
+            placed |= {n: middle + least * (i - (len(group) - 1) / 2) for i, n in enumerate(group)}
+    return placed
 
 
 def offset_error(function: Callable[..., np.ndarray], eps: float, offset: float) -> float:
