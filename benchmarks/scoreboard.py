@@ -39,12 +39,19 @@ Installed implementations of layer norm and RMS norm, graded by `layernorm confo
 graded by the same code**, in the same run, as every other row. `make scoreboard` generates this page: no number in it
 was typed by hand, and all of them are for these versions on this machine only.
 
+What is allowed is what this project promises of its own kernels (`layernorm explain exact` and the other pages derive
+it): rows far from zero, near the ends of their type and of one value included. Nobody else promised that. To fail here
+is to be off on such a row, not to be unfit for a model; the case says which row.
+
 {machine}
+
+{rows_are}
 
 ![The largest error of each implementation against the offset of its input](scoreboard.svg)
 
 The input of the plot: {rows} rows of {width} float32 normal deviates of standard deviation 1, moved by the offset; the
-error is the largest over the rows, in ulp of the largest exact output. A cross is an answer that is not finite.
+error is the largest over the rows, in ulp of the row's largest exact output. A cross is an answer that is not finite;
+lines that coincide hide each other.
 
 ## Layer norm
 
@@ -56,9 +63,10 @@ error is the largest over the rows, in ulp of the largest exact output. A cross 
 
 ## Public reports, replayed
 
-A row runs the numbers of a public report. **still** marks an implementation whose installed version gives what is not
-finite, or is off by some half of what was reported and more, whoever that was said of; · one that does not; n/a one
-that cannot be asked, for its types, its norms or its want of gradients.
+Each row runs the numbers of one public report on every implementation, whichever of them the report was about.
+**still**: the answer is not finite, or its error is at least some half of the reported one. · : it is not. n/a: it
+cannot be asked, for its types, its norms or its want of gradients. `python benchmarks/scoreboard.py NAME --folder out`
+replays them on one.
 
 {replays}
 
@@ -92,6 +100,7 @@ def main(words: list[str] | None = None) -> None:
     draw(targets, said.folder / "scoreboard.svg")
     page = PAGE.format(
         machine=machine(versions, missing),
+        rows_are="\n".join(f"* **{n}**: {KNOWN[n].what}; graded in {', '.join(t.dtypes)}" for n, t in targets.items()),
         rows=ROWS,
         width=WIDTH,
         layer=tables("layer", graded["layer"], said.full),
@@ -135,7 +144,12 @@ def tables(norm: str, graded: dict[str, dict], full: bool) -> str:
     for i, name in enumerate(PROPERTIES):
         cells = [cell(document["properties"][i]) for document in graded.values()]
         worst.append([name, *cells])
-    note = f"The worst case of each property in units of the {UNIT}: at most 1 holds, bold fails."
+    note = (
+        f"The worst case of each property, over all types that are graded, in units of the {UNIT}: at most 1 holds, "
+        "bold fails. Where bits must agree (determinism, rows, neighbours, layout, in-place) it is their distance in "
+        "ulp. ∞ stands for NaN, for infinity, for anything but the one right answer (a constant row is exactly β), and "
+        "for a wrong call that was not refused; n/a for what an implementation has no way to show."
+    )
     return f"{markdown(rows)}\n\n{note}\n\n{markdown(worst)}"
 
 

@@ -107,7 +107,7 @@ def test_save_writes_the_worst_row_alone(tmp_path, capsys):
     assert run(["conform", "numpy", "--only", "offset", "--case", str(case), "--save", str(path)]) == 1
     assert f"saved {path}: row " in capsys.readouterr().err
     kept = np.load(path)
-    assert sorted(kept) == ["beta", "case", "exact", "gamma", "row", "x", "y"]
+    assert sorted(kept) == ["beta", "case", "eps", "exact", "gamma", "property", "row", "x", "y"]
     row = int(kept["row"])
     assert kept["x"].shape == kept["y"].shape == kept["exact"].shape == (1, 64)
     np.testing.assert_array_equal(kept["x"][0], case.x[row])
@@ -127,8 +127,9 @@ def test_save_writes_the_gradients_of_a_worst_case_about_gradients(tmp_path):
     said = save_worst(found, path)
     kept = np.load(path)
     assert sorted(kept) == sorted(
-        ["case", "row", "x", "gamma", "dy", "dx", "exact_dx", "dgamma", "exact_dgamma", "dbeta", "exact_dbeta"]
-    )  # fmt: skip
+        ["case", "row", "property", "eps", "x", "gamma", "dy", "dx", "exact_dx"]
+        + ["dgamma", "exact_dgamma", "dbeta", "exact_dbeta"]
+    )
     np.testing.assert_array_equal(kept["x"], case.x.astype(np.float32))
     x, dy = case.x.astype(np.float64), case.dy.astype(np.float64)
     xhat = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)

@@ -42,13 +42,15 @@ KNOWN: dict[str, Known] = {
     "numpy": Known("textbook:two_pass", "the two-pass formula, as people write it in NumPy"),
     "torch": Known("pytorch:eager", "torch.nn.functional.layer_norm, rms_norm"),
     "torch-compile": Known("pytorch:compiled", "the same through torch.compile"),
-    "jax": Known("xla:standardize", "jax.nn.standardize", ("layer",)),
+    "jax": Known("xla:standardize", "jax.nn.standardize, with gamma and beta applied to what it gives", ("layer",)),
     "flax": Known("xla:flax", "flax.linen.LayerNorm, RMSNorm"),
     "keras": Known("xla:keras", "keras.layers.LayerNormalization, RMSNormalization"),
     "onnxruntime": Known("onnx_nodes:onnxruntime", "ONNX LayerNormalization, RMSNormalization in ONNX Runtime"),
-    "onnxruntime-expanded": Known("onnx_nodes:expanded", "their function bodies, node by node, in ONNX Runtime"),
+    "onnxruntime-expanded": Known(
+        "onnx_nodes:expanded", "their function bodies, node by node, in ONNX Runtime unoptimized"
+    ),
     "onnx-reference": Known("onnx_nodes:reference", "the same operators in onnx.reference"),
-    "openvino": Known("onnx_nodes:openvino", "the same operators in OpenVINO"),
+    "openvino": Known("onnx_nodes:openvino", "the same operators in OpenVINO, with its hint for accuracy"),
 }
 
 
@@ -175,7 +177,7 @@ def onnx_file(path: Path) -> Target:
     # the shortest decimal that reads back as the float32 in the file
     eps = float(f"{attributes.get('epsilon', 1e-5):.8g}")
     made = Node(node.op_type, opset, attributes | {"axis": -1}, node.domain)
-    return onnxruntime_node(str(path), norm, eps, made)
+    return onnxruntime_node(f"{path}: its {node.op_type}, alone in ONNX Runtime", norm, eps, made)
 
 
 def _imported(name: str, module: str, attribute: str, variant: str | None) -> Target:

@@ -46,7 +46,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("conform")
     if marker is None or len(marker.args) != 1:
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid} uses `conforms`; mark it with @pytest.mark.conform(target, spec=…)."
+            f"{metafunc.definition.nodeid} uses `conforms`; mark it with @pytest.mark.conform(target, spec='layer'), "
+            "one target and the rest by name."
         )
     unheard = sorted(marker.kwargs.keys() - {*MAKES, *GRADES})
     if unheard:

@@ -18,7 +18,7 @@ def save_worst(found: Report, path: Path) -> str:
 
     The file holds the worst row of x, y and exact, with gamma and beta. Where the worst property is about gradients, it
     holds all rows of x, dy, dx and exact_dx, with gamma, and dgamma and dbeta, given and exact, which are sums over
-    rows. What is exact is float64; bfloat16 is written as float32, which holds it.
+    rows. What is exact is float64; bfloat16 is written as float32, which holds it. And case, row, property and eps.
 
     Raises:
         ArgumentError: nothing was measured.
@@ -33,7 +33,8 @@ def save_worst(found: Report, path: Path) -> str:
     if not of_gradients:  # dgamma and dbeta are sums over all rows
         arrays = {n: a[row : row + 1] if a.ndim == 2 else a for n, a in arrays.items()}
     kept = {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
-    np.savez(path, allow_pickle=False, **kept, case=np.array(worst.at), row=np.array(row))
+    said = {"case": worst.at, "row": row, "property": worst.property, "eps": found.target.eps}
+    np.savez(path, allow_pickle=False, **kept, **{n: np.array(v) for n, v in said.items()})
     return f"row {row} of {worst.at} ({worst.property})"
 
 

@@ -62,9 +62,11 @@ def number(value: float | None) -> str:
 def _summary(report: Report, command: str) -> list[str]:
     wrong = [g for g in report.grades if g.verdict in WRONG]
     graded = sum(g.verdict != "not-applicable" for g in report.grades)
-    unit = "worst is in units of the allowed error, so at most 1 holds"
+    unit = "worst is in units of the allowed error, so at most 1 holds; ulp is the largest error in ulp of its element"
+    if not graded:
+        return ["None of these properties applies."]
     if not wrong:
-        return [f"All of {graded} properties hold; {unit}."]
+        return [f"{'All of ' if graded > 1 else ''}{graded} propert{'ies hold' if graded > 1 else 'y holds'}; {unit}."]
     first = wrong[0]
     again = f"{command} --only {first.property} --case {shlex.quote(first.at or '')}"
     return [
