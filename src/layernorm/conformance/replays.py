@@ -155,8 +155,8 @@ REPLAYS = (
         lambda: np.where(np.arange(4096) == 0, 10, 0.01)[None].astype(np.float32), far=0.6, norm="rms",
     ),
     Replay(
-        "huggingface/transformers#29402", "27 % differ, by up to 0.002, rounded before γ", lambda: _gemma()[0], 2.0**-10,
-        "rms", 1e-6, gamma=lambda: _gemma()[1],
+        "huggingface/transformers#29402", "27 % differ, by up to 0.002, rounded before γ", lambda: _gemma()[0],
+        2.0**-10, "rms", 1e-6, gamma=lambda: _gemma()[1],
     ),
     Replay("harvardnlp/annotated-transformer#119", "divides by n − 1: 0.866 of it for n = 4", _row(1, 2, 3, 4), 0.09),
     Replay("microsoft/onnxruntime#31626", "nothing but β once one of 768 is 795", _outlier(795, 768, "float16")),
