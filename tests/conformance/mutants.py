@@ -26,10 +26,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken target, and the property that names what is broken."""
+    """A broken target, and the property that names what is broken; not every fault shows in the quick cases."""
 
     target: Target
     named_by: str
+    quick: bool = True
 
     @property
     def name(self) -> str:
@@ -84,7 +85,7 @@ def gradients(
 ):  # fmt: skip
     if dy.shape != x.shape:
         raise ValueError("dy does not fit x")
-    rows, dy = wide(x), wide(dy)
+    rows, dy = (wide(a).reshape(-1, x.shape[-1]) for a in (x, dy))
     m = mean(rows, spec)
     r = rstd_of(var_of(rows, m, spec), spec, x.shape[-1])
     h = (rows - m) * r
@@ -94,10 +95,10 @@ def gradients(
         dx = dx - g.mean(axis=-1, keepdims=True)
     if projected:
         dx = dx - h * (g * h).mean(axis=-1, keepdims=True)
-    parameters = [add(terms) for terms in (dy * xhat(rows, m, r), dy)]
+    parameters = [add(terms) if len(terms) else terms.sum(axis=0) for terms in (dy * xhat(rows, m, r), dy)]
     like = x.dtype if gamma is None else gamma.dtype
     dgamma, dbeta = (total.astype(like) for total in parameters)
-    return (dx * r).astype(x.dtype), None if gamma is None else dgamma, dbeta
+    return (dx * r).astype(x.dtype).reshape(x.shape), None if gamma is None else dgamma, dbeta
 
 
 def wide(a):
@@ -144,7 +145,7 @@ def mutant(name, named_by, **parts):
     MUTANTS.append(Mutant(target_of(name, **parts), named_by))
 
 
-def whole(name, named_by, spec=LAYER, dtypes=TYPES, **more):
+def whole(name, named_by, spec=LAYER, dtypes=TYPES, quick=True, **more):
     """Add a mutant whose forward function is the decorated one: f(x, gamma, beta, right) with the right norm."""
 
     def add(function):
@@ -154,7 +155,7 @@ def whole(name, named_by, spec=LAYER, dtypes=TYPES, **more):
         def forward(x, gamma=None, beta=None):
             return function(x, gamma, beta, right)
 
-        MUTANTS.append(Mutant(Target(name, None, spec, forward, dtypes=dtypes, **more), named_by))
+        MUTANTS.append(Mutant(Target(name, None, spec, forward, dtypes=dtypes, **more), named_by, quick))
         return function
 
     return add
@@ -165,6 +166,16 @@ def backward(name, named_by, spec=LAYER, dtypes=TYPES, **parts):
         name, named_by, spec=spec, dtypes=dtypes,
         backward=lambda dy, x, gamma=None: gradients(dy, x, gamma, spec=spec, **parts),
     )  # fmt: skip
+
+
+def spoilt(name, named_by, dtypes=TYPES):
+    """Add a mutant whose backward function is the decorated one: f(dy, x, gamma)."""
+
+    def add(function):
+        mutant(name, named_by, dtypes=dtypes, backward=function)
+        return function
+
+    return add
 
 
 # What comes back
@@ -183,6 +194,45 @@ def _over_x(x, gamma, beta, right):
 def _flat(x, gamma, beta, right):
     y = right(x, gamma, beta)
     return y.reshape(-1, x.shape[-1]) if x.ndim > 2 else y
+
+
+@spoilt("dx is in float64", "output")
+def _wide_dx(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return wide(dx), *others
+
+
+@spoilt("dgamma is of x's type", "output", dtypes=("float16",))
+def _narrow_dgamma(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return dx, *(a if a is None else a.astype(x.dtype) for a in others)
+
+
+@spoilt("dgamma and dbeta are in bfloat16", "output", dtypes=("float32",))
+def _bfloat16_dgamma(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return dx, *(a if a is None else a.astype("bfloat16") for a in others)
+
+
+@spoilt("dx is written over dy", "output")
+def _over_dy(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    dy[...] = dx
+    return dy, *others
+
+
+@spoilt("the backward pass takes the mean off where x is", "output")
+def _x_centered(dy, x, gamma):
+    found = gradients(dy, x, gamma)
+    x -= mean_of(wide(x), LAYER).astype(x.dtype)
+    return found
+
+
+@spoilt("no gradients of three axes", "output")
+def _two_axes_only(dy, x, gamma):
+    if x.ndim > 2:
+        raise ValueError("too many axes")
+    return gradients(dy, x, gamma)
 
 
 # Columns
@@ -247,6 +297,24 @@ mutant("statistics over all axes", "axes", **over(lambda rows: None))
 mutant("statistics over all axes but the first", "axes", **over(lambda rows: tuple(range(1, rows.ndim)) or None))
 mutant("statistics over the axis before the last", "axes", **over(lambda rows: -2))
 
+
+def misaligned(xhat, gamma, beta, spec, dtype):
+    if xhat.ndim > 2:
+        gamma, beta = (None if p is None else np.roll(p, 1) for p in (gamma, beta))
+    return affine_of(xhat, gamma, beta, spec, dtype)
+
+
+mutant("of three axes, gamma and beta are one column off", "axes", affine=misaligned)
+
+
+@spoilt("of three axes, only the first two-dimensional slice has gradients", "axes")
+def _first_slice(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    if x.ndim > 2:
+        dx[1:] = 0
+    return dx, *others
+
+
 # Order of summation
 
 THREADS = [1]
@@ -276,6 +344,16 @@ mutant(
     var=var_in_parts(lambda rows: THREADS[0]),
 )
 mutant("atomic additions in any order", "determinism", var=var_in_parts(lambda rows: CHANCE.integers(1, 50)))
+
+
+def shuffled(terms):
+    return wide(np.add.accumulate(CHANCE.permutation(terms).astype(np.float32), axis=0)[-1])
+
+
+backward("dgamma and dbeta by atomic additions", "determinism", add=shuffled)
+mutant("each thread adds up its own dgamma", "determinism", set_threads=set_threads,
+       backward=lambda dy, x, gamma=None: gradients(
+           dy, x, gamma, add=lambda terms: in_parts(terms.T, THREADS[0])[..., 0]))  # fmt: skip
 mutant("the order of summation depends on the number of rows", "rows", var=var_in_parts(lambda rows: 1 + len(rows) % 7))
 
 
@@ -290,7 +368,7 @@ mutant("rows are done in pairs, the one left over in another way", "rows", var=b
 
 
 def mean_of_previous(rows, spec):
-    return np.roll(mean_of(rows, spec), 1, axis=0)
+    return np.roll(mean_of(rows, spec), 1)
 
 
 mutant("each row has the mean of the row before", "rows", mean=mean_of_previous)
@@ -299,11 +377,37 @@ mutant("one largest value scales the whole batch", "rows",
        * np.abs(rows).max() ** 2)  # fmt: skip
 
 
+def only(rows):
+    def first(x, gamma, beta, right):
+        y = right(x, gamma, beta)
+        y[rows:] = 0
+        return y
+
+    return first
+
+
+whole("rows from 2048 on are not written", "rows")(only(2048))
+whole("rows from 65536 on are not written", "rows", dtypes=("float32",), quick=False)(only(65536))
+
+
 def leaking(rows, mean, rstd, spec):
     return (rows - mean) * rstd + 0 * rows.sum()
 
 
 mutant("a mask by multiplication lets NaN through", "neighbours", xhat=leaking)
+
+
+@spoilt("a mask by multiplication lets NaN through into dx", "neighbours")
+def _leaking_dx(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return dx + (0 * wide(x).sum()).astype(x.dtype), *others
+
+
+@spoilt("a mask by multiplication lets NaN of dy through into dx", "neighbours")
+def _leaking_dy(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return dx + (0 * wide(dy).sum()).astype(x.dtype), *others
+
 
 # Memory
 
@@ -315,15 +419,25 @@ def memory_of(x):
     return root
 
 
-@whole("strides are not looked at", "layout")
-def _contiguous(x, gamma, beta, right):
+def as_contiguous(x):
     if x.flags.c_contiguous or x.size == 0:
-        return right(x, gamma, beta)
+        return x
     root = memory_of(x)
     flat = root.ravel(order="K").view(np.uint8)
     start = x.ctypes.data - root.ctypes.data
     taken = flat[(start + np.arange(x.nbytes)) % len(flat)]  # never outside the array, unlike the real thing
-    return right(taken.view(x.dtype).reshape(x.shape), gamma, beta)
+    return taken.view(x.dtype).reshape(x.shape)
+
+
+@whole("strides are not looked at", "layout")
+def _contiguous(x, gamma, beta, right):
+    return right(as_contiguous(x), gamma, beta)
+
+
+mutant("strides of x are not looked at in the backward pass", "layout",
+       backward=lambda dy, x, gamma=None: gradients(dy, as_contiguous(x), gamma))  # fmt: skip
+mutant("strides of dy are not looked at", "layout",
+       backward=lambda dy, x, gamma=None: gradients(as_contiguous(dy), x, gamma))  # fmt: skip
 
 
 @whole("negative strides are taken for positive", "layout")
@@ -409,8 +523,10 @@ def _rescaled(x, gamma, beta, right):
 
 # Precision
 
-mutant("statistics in bfloat16", "exact", var=lambda *a: through("bfloat16")(var_of(*a)),
-       mean=lambda *a: through("bfloat16")(mean_of(*a)))  # fmt: skip
+for kinds in (TYPES, ("float32",), ("float64",)):
+    mutant(f"statistics of {', '.join(kinds)} in bfloat16", "exact", dtypes=kinds,
+           var=lambda *a: through("bfloat16")(var_of(*a)),
+           mean=lambda *a: through("bfloat16")(mean_of(*a)))  # fmt: skip
 mutant("statistics in float16", "rounding", dtypes=("float16",), var=lambda *a: through("float16")(var_of(*a)),
        mean=lambda *a: through("float16")(mean_of(*a)))  # fmt: skip
 mutant("1/σ in the input's type", "rounding", dtypes=("bfloat16",), rstd=lambda *a: through("bfloat16")(rstd_of(*a)))
@@ -563,6 +679,19 @@ def _one_column(x, gamma, beta, right):
     return y * np.nan if x.ndim and x.shape[-1] == 1 else y
 
 
+@spoilt("no rows crash the backward pass", "empty")
+def _empty_backward(dy, x, gamma):
+    if x.size == 0:
+        raise ZeroDivisionError("division by zero")
+    return gradients(dy, x, gamma)
+
+
+@spoilt("dgamma of no rows is NaN", "empty")
+def _empty_dgamma(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    return dx, *(a if a is None or x.size else a * np.nan for a in others)
+
+
 def overwriting(x):
     x -= mean_of(wide(x), LAYER).astype(x.dtype)
     x[...] = norm(x)
@@ -581,6 +710,33 @@ backward("dx without the projection on x̂", "input-gradient", projected=False)
 backward("dx without gamma", "input-gradient", slope=lambda dy, scale: dy)
 
 
+@spoilt("dx is 0 where squares overflow", "input-gradient", dtypes=("float32",))
+def _overflown_dx(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    dx[np.abs(x) > 1e19] = 0
+    return dx, *others
+
+
+def last_block(width):
+    return slice(width - width % 256, width) if width > 256 else slice(0, 0)
+
+
+@spoilt("the last block of dx is not written", "input-gradient")
+def _unwritten_dx(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    dx[..., last_block(x.shape[-1])] = 0
+    return dx, *others
+
+
+@spoilt("the last block of dgamma and dbeta is not written", "parameter-gradients")
+def _unwritten_dgamma(dy, x, gamma):
+    dx, *others = gradients(dy, x, gamma)
+    for a in others:
+        if a is not None:
+            a[last_block(x.shape[-1])] = 0
+    return dx, *others
+
+
 def chained_in(dtype):
     return lambda terms: wide(np.add.accumulate(terms.astype(dtype), axis=0)[-1])
 
@@ -595,12 +751,12 @@ mutant("dgamma and dbeta exchanged", "parameter-gradients",
 
 def nan_where_constant(dy, x, gamma=None):
     dx, dgamma, dbeta = gradients(dy, x, gamma)
-    return np.where((x == x[:, :1]).all(axis=1, keepdims=True), np.asarray(np.nan, x.dtype), dx), dgamma, dbeta
+    return np.where((x == x[..., :1]).all(axis=-1, keepdims=True), np.asarray(np.nan, x.dtype), dx), dgamma, dbeta
 
 
 def one_column(dy, x, gamma=None):
     dx, dgamma, dbeta = gradients(dy, x, gamma)
-    return dx, dbeta if x.shape[1] == 1 and gamma is not None else dgamma, dbeta
+    return dx, dbeta if x.shape[-1] == 1 and gamma is not None else dgamma, dbeta
 
 
 mutant("the gradient of a constant row is 0/0", "constant-gradients", backward=nan_where_constant)

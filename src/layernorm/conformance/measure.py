@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file measures one case: the error of an answer in units of what is allowed, and in ulp."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -42,6 +43,21 @@ def parameters_of(target: Target, case: Case) -> tuple[Array | None, Array | Non
     """Give a case's γ and β, without the one that the target's norm lacks."""
     gamma = None if target.spec.scale_axes is None else case.gamma
     return gamma, None if target.spec.shift_axes is None else case.beta
+
+
+def with_backward(target: Target, case: Case) -> Iterator[Case]:
+    """Give a case, and with a γ the same of the backward pass, if the target has one."""
+    yield case
+    if target.backward is not None:
+        yield case.but(affine="gamma", form=f"{case.form}-backward".lstrip("-"))
+
+
+def answers(target: Target, case: Case, x: Array, dy: Array) -> tuple[Array, ...]:
+    """Give y; for a case of the backward pass dx, dγ and dβ, those that there are."""
+    gamma, beta = parameters_of(target, case)
+    if target.backward is None or not case.form.endswith("backward"):
+        return (target.forward(x, gamma, beta),)
+    return tuple(g for g in target.backward(dy, x, gamma) if g is not None)
 
 
 def exact_of(target: Target, x: Array, gamma: Array | None = None, beta: Array | None = None) -> Exact:
@@ -101,6 +117,11 @@ def differing(a: Array, b: Array) -> Measured:
     wide, other = a.astype(np.float64), b.astype(np.float64)
     digits = largest(np.abs(wide - other) / ulp(wide, a.dtype))
     return Measured(max(2.0, digits), digits)
+
+
+def all_differing(some: tuple[Array, ...], others: tuple[Array, ...]) -> Measured:
+    """Compare answers of several arrays, which must have the same bits."""
+    return max((differing(a, b) for a, b in zip(some, others, strict=True)), key=lambda m: m.share)
 
 
 def yes_or_no(wrong: str | None) -> Measured:

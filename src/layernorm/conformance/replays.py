@@ -26,6 +26,7 @@ class Replay:
     norm: Norm = "layer"
     eps: float = 1e-5
     of: Literal["y", "dx", "dgamma"] = "y"
+    gamma: Callable[[], Array] | None = None
 
     @property
     def link(self) -> str:
@@ -35,10 +36,10 @@ class Replay:
 
     def right(self) -> DD:
         """Work out the right answer, exactly."""
-        x = self.x()
+        x, gamma = self.x(), self._gamma()
         if self.of == "y":
-            return forward(x, eps=self.eps, centered=self.norm == "layer").y
-        dx, dgamma, *_ = backward(np.ones_like(x), x, np.ones(x.shape[1]), self.eps, self.norm == "layer")
+            return forward(x, gamma, None, self.eps, self.norm == "layer").y
+        dx, dgamma, *_ = backward(np.ones_like(x), x, gamma, self.eps, self.norm == "layer")
         return dx if self.of == "dx" else dgamma
 
     def refuses(self, target: Target) -> str | None:
@@ -52,12 +53,12 @@ class Replay:
 
     def error(self, target: Target) -> float:
         """Run the report's input: how far the answer is from the exact one, infinity if it is not even finite."""
-        x = self.x()
+        x, gamma = self.x(), self._gamma()
         with np.errstate(all="ignore"):
             if self.of == "y" or target.backward is None:
-                found: Array | None = target.forward(x)
+                found: Array | None = target.forward(x, gamma)
             else:
-                gradients = target.backward(np.ones_like(x), x, np.ones(x.shape[1], x.dtype))
+                gradients = target.backward(np.ones_like(x), x, gamma)
                 found = gradients[0] if self.of == "dx" else gradients[1]
             if found is None:
                 return float("inf")
@@ -67,6 +68,12 @@ class Replay:
     def still(self, target: Target) -> bool | None:
         """Tell whether a target still does what was reported; None where it cannot be asked."""
         return None if self.refuses(target) else self.error(target) > self.far
+
+    def _gamma(self) -> Array | None:
+        if self.gamma is not None:
+            return self.gamma()
+        x = self.x()
+        return None if self.of == "y" else np.ones(x.shape[1], x.dtype)
 
 
 def _row(*values: float, dtype: str = "float32") -> Callable[[], Array]:
@@ -92,6 +99,13 @@ def _outlier(height: float, width: int, dtype: str) -> Callable[[], Array]:
     return make
 
 
+def _gemma() -> tuple[Array, Array]:
+    """Make the rows and the 1 + w of the report on Gemma, of numbers that float16 holds."""
+    random = np.random.RandomState(0)
+    x, w = random.randn(4, 64), 0.1 * random.randn(64)
+    return x.astype(np.float16), (1 + w).astype(np.float16).astype(np.float32)
+
+
 def _spread(deviation: float, dtype: str = "float32") -> Callable[[], Array]:
     """Make the row 1, 2, 3, 4 of this standard deviation, about 0."""
     return lambda: (deviation * (np.arange(4) - 1.5) / np.sqrt(1.25))[None].astype(dtype)
@@ -99,17 +113,22 @@ def _spread(deviation: float, dtype: str = "float32") -> Callable[[], Array]:
 
 REPLAYS = (
     Replay("microsoft/onnxruntime#28463", "NaN for 40000, 40001, 40002, 40003", _row(40000, 40001, 40002, 40003)),
-    Replay("microsoft/onnxruntime#21935", "NaN for a row of 1234s", _constant(1234, 768)),
+    Replay("apache/tvm#19592", "NaN for 80000, 80001, 80002, 80003", _row(80000, 80001, 80002, 80003)),
+    Replay("microsoft/onnxruntime#21935", "NaN for a row of 1234s", _constant(1234, 256)),
     Replay("microsoft/onnxruntime#31973", "NaN, or 100 % off, at a mean of 1e6", _normal(4, 768, 1e6)),
     Replay("pytorch/pytorch#51102", "orders of magnitude off for randn(5, 4) + 2000", _normal(5, 4, 2000)),
     Replay("pytorch/pytorch#40302", "variance 0 for 0.01·randn(…, 32768) + 100", _normal(4, 32768, 100, 0.01)),
-    Replay("google/flax#1491", "wrong at a mean of 1e6 by the fast variance", _normal(8, 64, 1e6)),
+    Replay("google/flax#1491", "the fast variance is wrong at a mean of 1e6", _normal(8, 64, 1e6)),
     Replay(
         "tracel-ai/burn#5607", "1.03 off at a mean of 100 with steps of 0.001",
         lambda: (100 + 1e-3 * np.arange(8))[None].astype(np.float32),
     ),
-    Replay("pytorch/pytorch#108072", "rows of one value are off by 0.0001", _constant(1e4, 256), far=5e-5),
-    Replay("pytorch/pytorch#188375", "one column has a gradient of γ", _normal(8, 1, 3), far=0.0, of="dgamma"),
+    Replay(
+        "pytorch/pytorch#108072", "rows of one value are off by 0.0001",
+        lambda: np.array([[2, 2], [14, 14]], np.float32), far=5e-5, eps=1e-6,
+    ),
+    Replay("pytorch/pytorch#188375", "one column has a gradient of γ", _row(1e6), far=0.0, of="dgamma"),
+    Replay("pytorch/pytorch#188372", "one column in bfloat16 is not β", _row(1e6, dtype="bfloat16")),
     Replay("pytorch/pytorch#178123", "zeros at 1e30", _normal(4, 64, 0, 1e30)),
     Replay("pytorch/pytorch#173793", "NaN for 8.5e37 once compiled", _constant(8.5e37, 64)),
     Replay("pytorch/pytorch#41527", "NaN for zeros in float16 with eps=1e-12", _constant(0, 10, "float16"), eps=1e-12),
@@ -122,6 +141,22 @@ REPLAYS = (
     Replay(
         "microsoft/onnxconverter-common#153", "eps=1e-12 becomes 1e-7: 0.40 for 1.34 in float16",
         _spread(1e-4, "float16"), eps=1e-12,
+    ),
+    Replay(
+        "tensorflow/tensorflow#58863", "eps=1e-12 becomes 1e-3: 0.40 for 1.34 at σ = 0.01", _spread(1e-2), far=0.15,
+        eps=1e-12,
+    ),
+    Replay(
+        "tensorflow/tensorflow#37768", "eps=1e-6 becomes 1.001e-5: 0.40 for 0.95 at σ = 0.001", _spread(1e-3), far=0.2,
+        eps=1e-6,
+    ),
+    Replay(
+        "apple/coremltools#2821", "eps grows by max|x|²: 62.61 for 63.86",
+        lambda: np.where(np.arange(4096) == 0, 10, 0.01)[None].astype(np.float32), far=0.6, norm="rms",
+    ),
+    Replay(
+        "huggingface/transformers#29402", "27 % differ, by up to 0.002, rounded before γ", lambda: _gemma()[0],
+        2.0**-10, "rms", 1e-6, gamma=lambda: _gemma()[1],
     ),
     Replay("harvardnlp/annotated-transformer#119", "divides by n − 1: 0.866 of it for n = 4", _row(1, 2, 3, 4), 0.09),
     Replay("microsoft/onnxruntime#31626", "nothing but β once one of 768 is 795", _outlier(795, 768, "float16")),

@@ -4,7 +4,8 @@
 What it checks
     x of three axes, all of different length, whose rows differ in mean and spread. The answer is compared with the
     norms over each of the seven sets of axes. It fails if it is within 1e-2 of one over a wrong set and further from
-    the right one; an answer that is near none of them is for the other properties to judge.
+    the right one; an answer that is near none of them is for the other properties to judge. With γ and β, and in the
+    backward pass, three axes must give what the same rows give as two, to within 1e-2.
 
 Why it matters
     Over all axes but the first is another norm, and a trained model may well use it: the error is then not in the
@@ -26,7 +27,7 @@ from itertools import combinations
 import numpy as np
 
 from layernorm.conformance.inputs import Array, Case
-from layernorm.conformance.measure import Measured, exact_of, plain_case, yes_or_no
+from layernorm.conformance.measure import Measured, answers, exact_of, plain_case, with_backward, yes_or_no
 from layernorm.conformance.targets import Target
 
 TOLERANCE = 1e-2
@@ -41,11 +42,15 @@ def refuses(target: Target) -> str | None:
 def cases(target: Target, quick: bool) -> Iterator[Case]:
     """Give two widths."""
     for width in (8, 33):
-        yield plain_case(target, width, rows=15, pattern="mixed")
+        yield from with_backward(target, plain_case(target, width, rows=15, pattern="mixed"))
+        if target.spec.scale_axes is not None:
+            yield plain_case(target, width, rows=15, pattern="mixed", affine="both")
 
 
 def measure(target: Target, case: Case) -> Measured:
     """Find the nearest set of axes; the share is how much further the right one is, in units of the tolerance."""
+    if case.affine != "none":
+        return _against_two(target, case)
     x = case.x.reshape(3, 5, case.width)
     y = np.asarray(target.forward(x.copy())).astype(np.float64)
     if y.shape != x.shape:
@@ -55,6 +60,12 @@ def measure(target: Target, case: Case) -> Measured:
     if distance >= min(right, TOLERANCE):
         return Measured(0.0)
     return Measured(right / TOLERANCE, None, f"statistics are taken over axes {axes} of 3")
+
+
+def _against_two(target: Target, case: Case) -> Measured:
+    two, three = (answers(target, case, *(a.reshape(*n, -1) for a in (case.x, case.dy))) for n in ((15,), (3, 5)))
+    pairs = ([a.reshape(-1).astype(np.float64) for a in pair] for pair in zip(three, two, strict=True))
+    return Measured(max(_distance(a, b) for a, b in pairs) / TOLERANCE)
 
 
 def _over(axes: tuple[int, ...], target: Target, x: Array) -> Array:

@@ -2,8 +2,8 @@
 """No rows give no rows, and a row of one column gives what the definition says.
 
 What it checks
-    x of shapes (0, 64) and (2, 0, 64) gives an empty answer of the same shape and type. A row of one column gives β
-    where the mean is taken off, and γ·x/√(x² + eps) + β where not.
+    x of shapes (0, 64) and (2, 0, 64) gives an empty answer of the same shape and type, an empty dx, and zeros for dγ
+    and dβ. A row of one column gives β where the mean is taken off, and γ·x/√(x² + eps) + β where not.
 
 Why it matters
     The last batch of a data set may be empty, and an expert of a mixture may get no token. One column is what a
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from layernorm.conformance.inputs import Case
-from layernorm.conformance.measure import Measured, against_exact, yes_or_no
+from layernorm.conformance.measure import Measured, against_exact, answers, with_backward, yes_or_no
 from layernorm.conformance.targets import Target
 
 
@@ -34,8 +34,8 @@ def refuses(target: Target) -> str | None:
 def cases(target: Target, quick: bool) -> Iterator[Case]:
     """Give no rows, and rows of one column."""
     for dtype in target.dtypes:
-        yield Case(64, rows=0, dtype=dtype, form="two-axes")
-        yield Case(64, rows=0, dtype=dtype, form="three-axes")
+        for form in ("two-axes", "three-axes"):
+            yield from with_backward(target, Case(64, rows=0, dtype=dtype, form=form))
         if target.spec.ddof != 1 and (target.eps or not target.centered):
             yield Case(1, dtype=dtype, form="one-column")
 
@@ -44,7 +44,8 @@ def measure(target: Target, case: Case) -> Measured:
     """Look at shape and type, or compare with the exact answer."""
     if case.form == "one-column":
         return against_exact(target, case)
-    x = case.x if case.form == "two-axes" else case.x.reshape(2, 0, case.width)
-    y = np.asarray(target.forward(x.copy()))
-    same = y.shape == x.shape and y.dtype == x.dtype
-    return yes_or_no(None if same else f"x of shape {x.shape}, {x.dtype} gave {y.shape}, {y.dtype}")
+    x = case.x if case.form.startswith("two-axes") else case.x.reshape(2, 0, case.width)
+    y, *sums = (np.asarray(a) for a in answers(target, case, x.copy(), x.copy()))
+    if y.shape != x.shape or y.dtype != x.dtype:
+        return yes_or_no(f"x of shape {x.shape}, {x.dtype} gave {y.shape}, {y.dtype}")
+    return yes_or_no("a sum over no rows is not 0" if any(s.any() for s in sums) else None)

@@ -3,7 +3,7 @@
 
 What it checks
     x as every second column of a wider array, as a cut out of one, backwards in both axes, one byte off its alignment,
-    transposed, and in Fortran order, against x in C order.
+    transposed, and in Fortran order, against x in C order; in the backward pass dy as well.
 
 Why it matters
     A view costs nothing, so callers pass them without a thought: the heads of an attention layer, every other token, a
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from layernorm.conformance.inputs import Array, Case
-from layernorm.conformance.measure import Measured, differing, plain_case
+from layernorm.conformance.measure import Measured, all_differing, answers, plain_case, with_backward
 from layernorm.conformance.targets import Target
 
 # Where to put x, (rows, width): an empty view of its shape and type.
@@ -47,12 +47,14 @@ def cases(target: Target, quick: bool) -> Iterator[Case]:
     for dtype in target.dtypes:
         for form in PLACES:
             for width in (100,) if quick else (2, 7, 17, 100, 768, 1025):
-                yield plain_case(target, width, dtype, rows=13, pattern="mixed", form=form)
+                case = plain_case(target, width, dtype, rows=13, pattern="mixed", form=form)
+                yield from with_backward(target, case)
 
 
 def measure(target: Target, case: Case) -> Measured:
     """Compare with C order."""
-    x = case.x
-    place = PLACES[case.form](x)
-    place[...] = x
-    return differing(target.forward(x), target.forward(place))
+    arrays = case.x, case.dy
+    places = [PLACES[case.form.removesuffix("-backward")](a) for a in arrays]
+    for place, a in zip(places, arrays, strict=True):
+        place[...] = a
+    return all_differing(answers(target, case, *arrays), answers(target, case, *places))

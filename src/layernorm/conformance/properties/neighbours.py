@@ -3,7 +3,7 @@
 
 What it checks
     A batch is normalized as it is, and again with a NaN, an infinity or a negative infinity in every third row. The
-    other rows must give the same bits.
+    other rows must give the same bits. So must their dx, with such a value in every third row of dy as well.
 
 Why it matters
     Padding may hold anything. Code that masks by multiplying with zero, or that finds one scale for the whole batch,
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from layernorm.conformance.inputs import NOT_FINITE, Case
-from layernorm.conformance.measure import Measured, differing, plain_case
+from layernorm.conformance.measure import Measured, answers, differing, plain_case, with_backward
 from layernorm.conformance.targets import Target
 
 
@@ -36,13 +36,16 @@ def cases(target: Target, quick: bool) -> Iterator[Case]:
     for dtype in target.dtypes:
         for form in NOT_FINITE:
             for width in (100,) if quick else (3, 17, 100, 1000):
-                yield plain_case(target, width, dtype, rows=13, pattern="mixed", form=form)
+                case = plain_case(target, width, dtype, rows=13, pattern="mixed", form=form)
+                yield from with_backward(target, case)
 
 
 def measure(target: Target, case: Case) -> Measured:
     """Compare the rows that were left alone."""
-    x = case.x
-    spoilt = x.copy()
-    spoilt[::3, case.width // 2] = NOT_FINITE[case.form]
+    whole = case.x, case.dy
+    spoilt = case.x, case.dy
+    for a in spoilt:
+        a[::3, case.width // 2] = NOT_FINITE[case.form.removesuffix("-backward")]
     kept = np.arange(case.rows) % 3 != 0
-    return differing(target.forward(x)[kept], target.forward(spoilt)[kept])
+    first, other = (answers(target, case, *arrays)[0] for arrays in (whole, spoilt))
+    return differing(first[kept], other[kept])

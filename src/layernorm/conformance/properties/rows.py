@@ -3,7 +3,7 @@
 
 What it checks
     A batch of rows of different mean and spread. Each of some rows alone, a slice of the batch, and the batch in
-    another order must give the bits that the whole batch gave.
+    another order must give the bits that the whole batch gave. So must the last of 70 000 narrow rows.
 
 Why it matters
     A server puts the requests of many users into one batch. If a row's answer depends on its company, the same question
@@ -36,7 +36,8 @@ def refuses(target: Target) -> str | None:
 
 
 def cases(target: Target, quick: bool) -> Iterator[Case]:
-    """Give batches of 37 rows, and one that is worth several threads."""
+    """Give batches of 37 rows, one that is worth several threads, and one of more rows than 16 bits count."""
+    yield plain_case(target, 7, rows=2500 if quick else 70000, pattern="mixed", form="alone")
     for dtype in target.dtypes:
         for form in ("alone", "slice", "order"):
             for width in QUICK if quick else WIDTHS:
