@@ -284,7 +284,7 @@ def test_stdout_holds_the_document_alone_whatever_a_target_does_there(function, 
 
 def test_the_table_is_alone_on_stdout_too_and_later_output_is_where_it_was(strangers, capfd):
     assert run(["conform", "strangers:prints", "--only", "axes"]) == 0
-    print("and on")
+    sys.stdout.write("and on\n")
     said = capfd.readouterr()
     assert said.out.startswith("strangers:prints\n")
     assert said.out.endswith("and on\n")

@@ -278,7 +278,7 @@ def test_other_files_are_refused_in_a_sentence(tmp_path):
     second = helper.make_node("RMSNormalization", ["z", "g"], ["y"])
     with pytest.raises(UnsupportedError, match=r"holds 2 nodes of .*; cut out the one to grade"):
         onnx_file(save(path, first, second))
-    with pytest.raises(UnsupportedError, match="its norm has axis=1; only norms of the last axis are graded"):
+    with pytest.raises(UnsupportedError, match="its norm has axis=1 of 3 axes; only norms of the last axis are graded"):
         onnx_file(save(path, node("LayerNormalization", axis=1), rank=3))
     with pytest.raises(UnsupportedError, match="its norm has axis=1 of an unsaid number of axes"):
         onnx_file(save(path, helper.make_node("Relu", ["x"], ["r"]), node("LayerNormalization", ["r", "g"], axis=1)))
@@ -295,7 +295,7 @@ NODES = {
     "eps is a word": (node("LayerNormalization", epsilon="abc"), 23, "has an attribute epsilon that is no number; write the number there."),
     "an axis of axes": (node("LayerNormalization", axis=[1]), 23, "has an attribute axis that is no number"),
     "eps is said elsewhere": (named("epsilon", ref_attr_name="e", type=FLOAT), 23, "has an attribute epsilon that is no number"),
-    "no type": (named("bogus"), 23, "has an attribute without a type"),
+    "eps without a type": (named("epsilon"), 23, "has an attribute epsilon that is no number"),
     "no input": (node("LayerNormalization", inputs=()), 23, "has no input; name a file whose norm has one."),
     "a foreign domain": (node("LayerNormalization", domain="my.own"), 23, "is of the domain my.own; only those of ONNX's own domain are graded."),
     "Microsoft's domain": (node("SimplifiedLayerNormalization", domain="com.microsoft"), 23, "is of the domain com.microsoft"),

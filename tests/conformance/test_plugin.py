@@ -114,10 +114,13 @@ def test_other_arguments_and_other_tests_are_left_alone(tests):
         ("def test_mine(conforms):\n    conforms()\n", "*test_mine uses `conforms`; mark it with*"),
         ("@pytest.mark.conform(exact, quik=True)\ndef test_mine(conforms): ...\n", "*conform has no option quik*"),
         (
-            "@pytest.mark.conform(exact)\n@pytest.mark.conform(one_pass)\ndef test_mine(conforms): ...\n",
+            2 * "@pytest.mark.conform(exact, spec='layer')\n" + "def test_mine(conforms): ...\n",
             "*test_mine has 2 markers conform; write a test for each.*",
         ),
-        ("@pytest.mark.conform(exact)\ndef test_mine(): ...\n", "*test_mine is marked conform; let it use*"),
+        (
+            "@pytest.mark.conform(exact, spec='layer')\ndef test_mine(): ...\n",
+            "*test_mine is marked conform; let it use*",
+        ),
     ],
 )
 def test_a_wrong_marker_is_said_at_collection(text, sentence, tests):
@@ -151,8 +154,8 @@ def test_a_marker_of_a_class_may_be_overridden(tests):
 
 
 WRONG = {
-    "options of a named target": ("'numpy', dtypes=('float64',)", "dtypes is for functions, and numpy says it itself; leave it out."),
-    "options of a made one": ("known('numpy'), spec='rms', name='n'", "spec, name is for functions, and numpy says it itself; leave it out."),
+    "options of a named target": ("'numpy', dtypes=('float64',)", "dtypes is for functions, and numpy says it itself*"),
+    "options of a made one": ("known('numpy'), spec='rms'", "spec is for functions, and numpy says it itself*"),
     "no types": ("exact, dtypes=3", "dtypes=3 is not a tuple of*"),
     "no properties": ("exact, only=[]", "only names no property, so nothing would be graded; leave it out for all."),
 }  # fmt: skip

@@ -68,10 +68,7 @@ def node_attributes(onnx: Any, node: Any, opset: int) -> dict[str, Any]:
     for a in node.attribute:
         if a.ref_attr_name or a.type != kinds.get(a.name, a.type):
             raise UnsupportedError(f"has an attribute {a.name} that is no number; write the number there.")
-    try:
-        found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    except ValueError as fault:
-        raise UnsupportedError(f"has an attribute without a type ({fault}); write its type there.") from fault
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if not 0 <= found.get("epsilon", 0) < math.inf:
         raise UnsupportedError(f"has epsilon={found['epsilon']}; only a finite one that is not negative is graded.")
     return found
