@@ -5,9 +5,11 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from layernorm.conformance.known import known
+from layernorm.conformance.replays import REPLAYS
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks/scoreboard.py"))
 
@@ -26,8 +28,10 @@ def test_the_folder_is_made_before_anything_is_graded(tmp_path, monkeypatch):
 
 
 def test_a_replay_that_raises_costs_its_own_cell(monkeypatch, capsys):
+    first = REPLAYS[0]
+
     def raises(x, gamma=None, beta=None):
-        if x.shape == (1, 768):
+        if np.array_equal(x, first.x()):
             raise RuntimeError("no such kernel")
         return known("numpy").forward(x, gamma, beta)
 
@@ -36,7 +40,7 @@ def test_a_replay_that_raises_costs_its_own_cell(monkeypatch, capsys):
 
     monkeypatch.setitem(SCRIPT["replays"].__globals__, "known", made)
     page = SCRIPT["replays"](["numpy"]).splitlines()
-    (row,) = [line for line in page if "onnxruntime#21935" in line]
+    (row,) = [line for line in page if first.name in line]
     assert row.endswith("| **error** |")
-    assert "numpy raised on microsoft/onnxruntime#21935: RuntimeError: no such kernel" in capsys.readouterr().err
+    assert f"numpy raised on {first.name}: RuntimeError: no such kernel" in capsys.readouterr().err
     assert len([line for line in page if "**still**" in line]) > 3
