@@ -24,7 +24,7 @@ from layernorm.conformance.known import KNOWN, installed, known
 from layernorm.conformance.oracle import error, forward, ulp
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.conformance.replays import REPLAYS
-from layernorm.conformance.targets import Target
+from layernorm.conformance.targets import Target, told
 from layernorm.spec.errors import MissingExtraError
 
 mpl.use("Agg")
@@ -92,11 +92,11 @@ def main(words: list[str] | None = None) -> None:
     said = parser.parse_args(words)
     if unheard := [name for name in said.names if name not in KNOWN]:
         parser.error(f"{', '.join(unheard)}: not known; known are {', '.join(KNOWN)}")
+    said.folder.mkdir(parents=True, exist_ok=True)  # before the minutes of grading, for it may not be possible
     targets, missing = installed("layer")
     targets = {name: t for name, t in targets.items() if name in (said.names or KNOWN)}
     graded = {norm: grades(norm, list(targets), said.full) for norm in ("layer", "rms")}
     versions = {name: str(document["version"]) for name, document in graded["layer"].items()}
-    said.folder.mkdir(exist_ok=True)
     draw(targets, said.folder / "scoreboard.svg")
     page = PAGE.format(
         machine=machine(versions, missing),
@@ -179,6 +179,10 @@ def replays(names: list[str]) -> str:
                 still = replay.still(made(name, replay.norm, replay.eps))
             except MissingExtraError:
                 still = None
+            except Exception as fault:  # one that raises costs its cell, and not the page
+                sys.stderr.write(f"{name} raised on {replay.name}: {told(fault)}\n")
+                cells.append("**error**")
+                continue
             cells.append({None: "n/a", True: "**still**", False: "·"}[still])
         rows.append([f"[{replay.name}]({replay.link})", replay.seen, *cells])
     return markdown(rows)

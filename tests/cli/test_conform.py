@@ -4,6 +4,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -225,3 +226,110 @@ def test_every_property_has_a_page(name, capsys):
     assert all(heading in page for heading in ("What it checks", "Why it matters"))
     assert run(["explain"]) == 0
     assert name in capsys.readouterr().out
+
+
+STRANGERS = """
+import os
+import sys
+import time
+import layernorm
+print("imported")
+os.write(1, b"imported natively")
+def prints(x, gamma=None, beta=None):
+    print("called")
+    os.write(1, b"called natively")
+    return layernorm.layer_norm(x, gamma, beta)
+def closes(x, gamma=None, beta=None):
+    sys.stdout.close()
+    return layernorm.layer_norm(x, gamma, beta)
+def leaves(x, gamma=None, beta=None):
+    sys.exit(0)
+def stopped(x, gamma=None, beta=None):
+    raise KeyboardInterrupt
+def hangs(x, gamma=None, beta=None):
+    print("hanging")
+    time.sleep(60)
+def at_exit(x, gamma=None, beta=None):
+    import atexit
+    atexit.register(os.write, 1, b"the last word")
+    return layernorm.layer_norm(x, gamma, beta)
+"""
+
+
+@pytest.fixture
+def strangers(tmp_path, monkeypatch):
+    (tmp_path / "strangers.py").write_text(STRANGERS)
+    (tmp_path / "leaves.py").write_text("import argparse; argparse.ArgumentParser().parse_args(['--loud'])\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("strangers", None)
+
+
+@pytest.mark.parametrize("function", ["prints", "closes", "leaves", "at_exit"])
+def test_stdout_holds_the_document_alone_whatever_a_target_does_there(function, strangers):
+    command = [sys.executable, "-m", "layernorm", "conform", f"strangers:{function}", "--only", "axes", "--json"]
+    done = subprocess.run([*command, "--save", "a.npz"][: None if function == "prints" else -2], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMAS["conform"])
+    verdict = "error" if function == "leaves" else "holds"
+    assert (done.returncode, document["properties"][0]["verdict"]) == (int(verdict == "error"), verdict)
+    assert "imported natively" in done.stderr
+    assert "Traceback" not in done.stderr
+    if function == "prints":
+        assert "called natively" in done.stderr
+        assert done.stderr.count("called\n") >= 3
+
+
+def test_the_table_is_alone_on_stdout_too_and_later_output_is_where_it_was(strangers, capfd):
+    assert run(["conform", "strangers:prints", "--only", "axes"]) == 0
+    sys.stdout.write("and on\n")
+    said = capfd.readouterr()
+    assert said.out.startswith("strangers:prints\n")
+    assert said.out.endswith("and on\n")
+    assert "called" not in said.out
+
+
+def test_a_module_that_leaves_is_a_sentence(strangers, capsys):
+    assert run(["conform", "leaves:f", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["sentence"] == (
+        "leaves:f: importing leaves failed: SystemExit: 2"
+    )  # fmt: skip
+
+
+def test_ctrl_c_is_an_error_document(strangers, capsys):
+    assert run(["conform", "strangers:stopped", "--only", "axes", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMAS["error"])
+    assert document["error"]["code"] == "interrupted"
+
+
+def test_a_signal_from_the_keyboard_is_one_too(strangers):
+    command = [sys.executable, "-m", "layernorm", "conform", "strangers:hangs", "--only", "axes", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert any("hanging" in line for line in running.stderr)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert json.loads(out)["error"]["code"] == "interrupted"
+    assert err == "layernorm: stopped before the end; run it again for a whole answer.\n"
+
+
+def test_what_cannot_be_saved_is_one_document_and_no_colours_on_a_terminal(strangers, monkeypatch, capsys):
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert run(["conform", "numpy", "--only", "axes", "--json", "--save", "a.npz"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["sentence"] == (
+        "a.npz cannot be written (Permission denied); choose another place."
+    )  # fmt: skip
+    assert run(["conform", "numpy", "--only", "axes", "--save", "a.npz"]) == 2
+    assert capsys.readouterr().out.startswith("numpy ")
+    assert run(["conform", "\x1b[31mred"]) == 2
+    assert capsys.readouterr().err.startswith("layernorm: \\x1b[31mred: neither")
+
+
+@pytest.mark.parametrize("name", ["worst", "a.np"])
+def test_a_file_of_another_name_is_refused_before_anything_is_graded(name, strangers, capsys):
+    assert run(["conform", "strangers:stopped", "--save", name]) == 2
+    assert f"{name}: arrays are saved as .npz; give a name that ends in it." in capsys.readouterr().err

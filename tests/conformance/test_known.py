@@ -147,6 +147,16 @@ marked.norm_backward = plain
 class Kept:
     made = Target("whatever", "8", NormSpec(), plain)
 number = 3
+def unsure(x, gamma=None, beta=None):
+    return x
+unsure.norm_spec = {}
+def narrow(x, gamma=None, beta=None):
+    return x
+narrow.norm_dtypes = float
+def __getattr__(name):
+    if name == "trap":
+        raise RuntimeError("a\\n\\x1b[31mtrap")
+    raise AttributeError(name)
 """
 
 
@@ -154,6 +164,7 @@ number = 3
 def here(tmp_path, monkeypatch):
     (tmp_path / "some_kernels.py").write_text(MODULE)
     (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -166,7 +177,7 @@ def test_a_function_is_found_in_the_folder_one_stands_in(here):
     assert resolve("some_kernels:plain", variant="bert").eps == 1e-12
     marked = resolve("some_kernels:marked")
     assert (marked.spec, marked.dtypes) == (VARIANTS["rms"], ("float32", "float64"))
-    assert marked.backward is plain.forward
+    assert marked.backward(1, 2, 3) == 1
     assert resolve("some_kernels:marked", variant="layer").spec == VARIANTS["layer"]
     kept = resolve("some_kernels:Kept.made")
     assert isinstance(kept, Target)
@@ -186,11 +197,15 @@ SENTENCES = {
     "no such function": (("some_kernels:zzz",), NotFoundError, "some_kernels:zzz: some_kernels has no zzz; name a function of it."),
     "no callable": (("some_kernels:number",), ArgumentError, "the target is a int; pass a function."),
     "a module that raises": (("raises:f",), ArgumentError, "raises:f: importing raises failed: ZeroDivisionError: division by zero"),
+    "a module that leaves": (("leaves:f",), ArgumentError, "leaves:f: importing leaves failed: SystemExit: 0"),
+    "an attribute that raises": (("some_kernels:trap",), ArgumentError, "some_kernels:trap: looking for trap failed: RuntimeError: a \\x1b[31mtrap"),
+    "a spec of another type": (("some_kernels:unsure",), ArgumentError, "spec={} is a dict; give a NormSpec or the name of one."),
+    "types of another type": (("some_kernels:narrow",), ArgumentError, "dtypes=<class 'float'> is not a tuple of float16, bfloat16, float32, float64; name those it takes."),
     "no norm": (("jax", "rms"), UnsupportedError, "jax has no rms norm; it has layer."),
     "a norm of a function": (("some_kernels:plain", "rms"), ArgumentError, "--norm chooses among a known target's norms; say with --spec what some_kernels:plain computes."),
     "a spec of a known name": (("torch", None, "bert"), ArgumentError, "--spec says what a function computes, and torch says it itself; use --norm."),
     "no variant": (("some_kernels:plain", None, "brt"), NotFoundError, "brt: no such named norm; did you mean bert?"),
-    "a norm that is not graded": (("some_kernels:plain", None, "batch"), UnsupportedError, "only norms over the last axis with eps on the variance are graded, and this is y = γ·(x − mean) / √(var + 1e-05) + β over axes (0, 2:); move its axes last, or fill in what is unknown with assume()."),
+    "a norm that is not graded": (("some_kernels:plain", None, "batch"), UnsupportedError, "only norms over the last axis with a finite eps on the variance are graded, and this is y = γ·(x − mean) / √(var + 1e-05) + β over axes (0, 2:); move its axes last, or fill in what is unknown with assume()."),
     "a file of another kind": (("some_kernels.py",), UnsupportedError, "some_kernels.py: not an ONNX model; a file to grade holds one norm node."),
     "a norm of a file": (("some.onnx", "rms"), ArgumentError, "some.onnx: the file says which norm it holds; leave --norm and --spec out."),
 }  # fmt: skip
@@ -213,19 +228,26 @@ def test_wrong_types_and_names_of_python():
         known("zzz")
 
 
-def save(path, *nodes, rank=2):
+def save(path, *nodes, rank=2, opset=23):
     infos = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * r)
         for name, r in (("x", rank), ("g", 1), ("y", rank))
     ]
     graph = helper.make_graph(list(nodes), "some", infos[:2], infos[2:])
-    domains = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=10), path)
     return path
 
 
-def node(operator, **attributes):
-    return helper.make_node(operator, ["x", "g"], ["y"], **attributes)
+def node(operator, inputs=("x", "g"), **attributes):
+    return helper.make_node(operator, list(inputs), ["y"], **attributes)
+
+
+def named(attribute, **fields):
+    """A node with an attribute that says nothing of its value."""
+    made = node("LayerNormalization")
+    made.attribute.add(name=attribute, **fields)
+    return made
 
 
 FILES = {
@@ -256,8 +278,49 @@ def test_other_files_are_refused_in_a_sentence(tmp_path):
     second = helper.make_node("RMSNormalization", ["z", "g"], ["y"])
     with pytest.raises(UnsupportedError, match=r"holds 2 nodes of .*; cut out the one to grade"):
         onnx_file(save(path, first, second))
-    with pytest.raises(UnsupportedError, match="its norm has axis=1; only norms of the last axis are graded"):
+    with pytest.raises(UnsupportedError, match="its norm has axis=1 of 3 axes; only norms of the last axis are graded"):
         onnx_file(save(path, node("LayerNormalization", axis=1), rank=3))
+    with pytest.raises(UnsupportedError, match="its norm has axis=1 of an unsaid number of axes"):
+        onnx_file(save(path, helper.make_node("Relu", ["x"], ["r"]), node("LayerNormalization", ["r", "g"], axis=1)))
     path.write_bytes(b"junk")
     with pytest.raises(UnsupportedError, match="not an ONNX model"):
         onnx_file(path)
+
+
+FLOAT = onnx.AttributeProto.FLOAT
+NODES = {
+    "eps is NaN": (node("LayerNormalization", epsilon=np.nan), 23, "has epsilon=nan; only a finite one that is not negative is graded."),
+    "eps is infinite": (node("RMSNormalization", epsilon=np.inf), 23, "has epsilon=inf; only a finite one"),
+    "eps is negative": (node("LayerNormalization", epsilon=-1.0), 23, "has epsilon=-1.0; only a finite one"),
+    "eps is a word": (node("LayerNormalization", epsilon="abc"), 23, "has an attribute epsilon that is no number; write the number there."),
+    "an axis of axes": (node("LayerNormalization", axis=[1]), 23, "has an attribute axis that is no number"),
+    "eps is said elsewhere": (named("epsilon", ref_attr_name="e", type=FLOAT), 23, "has an attribute epsilon that is no number"),
+    "eps without a type": (named("epsilon"), 23, "has an attribute epsilon that is no number"),
+    "no input": (node("LayerNormalization", inputs=()), 23, "has no input; name a file whose norm has one."),
+    "a foreign domain": (node("LayerNormalization", domain="my.own"), 23, "is of the domain my.own; only those of ONNX's own domain are graded."),
+    "Microsoft's domain": (node("SimplifiedLayerNormalization", domain="com.microsoft"), 23, "is of the domain com.microsoft"),
+    "before its opset": (node("RMSNormalization"), 17, "stands in opset 17; ONNX has it from 23 on, so convert the file."),
+    "no opset": (node("LayerNormalization"), 0, "stands in opset 0"),
+    "an opset to come": (node("LayerNormalization"), 9999, "runs in none of float16, float32, float64 (Fail: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_that_no_runtime_could_mean_is_refused_in_a_sentence(name, tmp_path):
+    made, opset, sentence = NODES[name]
+    with pytest.raises(UnsupportedError) as caught:
+        onnx_file(save(tmp_path / "some.onnx", made, opset=opset))
+    assert sentence in str(caught.value)
+    assert "some.onnx: its " in str(caught.value)
+
+
+def test_nodes_beside_the_norm_are_no_matter(tmp_path):
+    path = save(tmp_path / "some.onnx", node("LayerNormalization"), helper.make_node("Relu", ["y"], ["z"]))
+    assert onnx_file(path).name == f"{path}: its LayerNormalization, alone in ONNX Runtime"
+
+
+def test_a_file_beyond_what_protobuf_reads_is_not_read(tmp_path):
+    with (tmp_path / "some.onnx").open("wb") as file:
+        file.truncate(2**32)
+    with pytest.raises(UnsupportedError, match="is larger than 2 GiB"):
+        onnx_file(tmp_path / "some.onnx")

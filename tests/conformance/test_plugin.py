@@ -113,6 +113,14 @@ def test_other_arguments_and_other_tests_are_left_alone(tests):
     [
         ("def test_mine(conforms):\n    conforms()\n", "*test_mine uses `conforms`; mark it with*"),
         ("@pytest.mark.conform(exact, quik=True)\ndef test_mine(conforms): ...\n", "*conform has no option quik*"),
+        (
+            2 * "@pytest.mark.conform(exact, spec='layer')\n" + "def test_mine(conforms): ...\n",
+            "*test_mine has 2 markers conform; write a test for each.*",
+        ),
+        (
+            "@pytest.mark.conform(exact, spec='layer')\ndef test_mine(): ...\n",
+            "*test_mine is marked conform; let it use*",
+        ),
     ],
 )
 def test_a_wrong_marker_is_said_at_collection(text, sentence, tests):
@@ -123,3 +131,41 @@ def test_the_plugin_costs_a_pytest_that_does_not_use_it_no_framework():
     code = "import layernorm.conformance.plugin, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"numba", "ml_dtypes", "torch", "jax", "onnx", "typer", "rich"}.isdisjoint(loaded)
+
+
+def test_a_test_that_grades_nothing_fails(tests):
+    done = tests(
+        "@pytest.mark.conform(exact, only='axes')\ndef test_forgets(conforms): ...\n"
+        "@pytest.mark.conform(exact, only='axes')\ndef test_fails_first(conforms):\n    assert 0\n"
+        "@pytest.mark.conform(exact, only='axes')\ndef test_leaves_out(conforms):\n    pytest.skip()\n"
+    )
+    cases = len(list(cases_of("axes", of_function(one_pass, "layer"), True)))
+    done.assert_outcomes(failed=2 * cases, skipped=cases)
+    assert done.stdout.str().count("the test never called conforms(), so nothing was graded; call it.") >= cases
+
+
+def test_a_marker_of_a_class_may_be_overridden(tests):
+    done = tests(
+        "@pytest.mark.conform(one_pass, only='offset')\nclass TestMine:\n"
+        "    @pytest.mark.conform(exact, only='axes')\n    def test_other(self, conforms):\n        conforms()\n"
+        "    def test_plain(self): ...\n"
+    )
+    done.assert_outcomes(passed=1 + len(list(cases_of("axes", of_function(one_pass, "layer"), True))))
+
+
+WRONG = {
+    "options of a named target": ("'numpy', dtypes=('float64',)", "dtypes is for functions, and numpy says it itself*"),
+    "options of a made one": ("known('numpy'), spec='rms'", "spec is for functions, and numpy says it itself*"),
+    "no types": ("exact, dtypes=3", "dtypes=3 is not a tuple of*"),
+    "no properties": ("exact, only=[]", "only names no property, so nothing would be graded; leave it out for all."),
+}  # fmt: skip
+
+
+def test_options_that_would_do_nothing_fail_the_test(tests):
+    text = "".join(
+        f"@pytest.mark.conform({said})\ndef test_{i}(conforms):\n    conforms()\n"
+        for i, (said, _) in enumerate(WRONG.values())
+    )
+    done = tests(f"from layernorm.conformance.known import known\n{text}")
+    done.assert_outcomes(failed=len(WRONG))
+    done.stdout.fnmatch_lines_random([sentence for _, sentence in WRONG.values()])

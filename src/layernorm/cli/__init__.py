@@ -18,10 +18,13 @@ import typer
 from layernorm import __version__
 from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
+from layernorm.conformance.targets import printable
 from layernorm.report.documents import error_document
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
 
 COULD_NOT = 2
+# What typer answers when it has caught a KeyboardInterrupt, which no subcommand does.
+INTERRUPTED = 130
 
 app = typer.Typer(
     help="Layer normalization, done exactly, fast, and provably right everywhere.",
@@ -65,6 +68,8 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         answer = app(list(arguments), standalone_mode=False)
+        if answer == INTERRUPTED:
+            raise KeyboardInterrupt
         return answer if isinstance(answer, int) else 0
     except LayerNormError as error:
         return _refuse(error, arguments)
@@ -83,7 +88,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _refuse(error: LayerNormError, arguments: Sequence[str]) -> int:
     if "--json" in arguments:
         typer.echo(json.dumps(error_document(error)))
-    typer.echo(f"layernorm: {error}", err=True)
+    typer.echo(f"layernorm: {printable(str(error))}", err=True)
     return COULD_NOT
 
 
@@ -95,4 +100,8 @@ def _discard(stream: TextIO) -> None:
 
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    # what a target's own code, or a buffer of C, still prints at exit is no part of the answer
+    with contextlib.suppress(OSError):
+        os.dup2(2, 1)
+    sys.exit(status)

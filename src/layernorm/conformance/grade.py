@@ -3,6 +3,7 @@
 
 import ast
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import numpy as np
 
 from layernorm.conformance.inputs import Case
 from layernorm.conformance.properties import PROPERTIES
-from layernorm.conformance.targets import Target
+from layernorm.conformance.targets import Target, printable, told
 
 Verdict = Literal["holds", "fails", "not-applicable", "error"]
 
@@ -33,6 +34,33 @@ class Grade:
     at: str | None
     cases: int
     why: str | None = None
+
+
+class _Quiet:
+    """Ignores warnings while any thread is inside.
+
+    One catch_warnings a thread would not do: when two overlap, the second puts back what the first had set.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = warnings.catch_warnings()
+                self._before.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *fault: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.__exit__(None, None, None)
+
+
+QUIET = _Quiet()
 
 
 def grade(
@@ -77,13 +105,15 @@ def grade_case(name: str, target: Target, case: Case) -> Grade:
     """Grade a target on one case of a property that it does not refuse."""
     try:
         # a stranger's code may warn of an overflow; whether it is one, its answer says
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        with QUIET, np.errstate(all="ignore"):
             found = property_module(name).measure(target, case)
-    except Exception as fault:  # whatever a stranger's code raises is its grade
-        return Grade(name, "error", None, None, str(case), 1, f"{type(fault).__name__}: {fault}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # whatever a stranger's code raises is its grade, sys.exit() too
+        return Grade(name, "error", None, None, str(case), 1, told(fault))
     share = math.inf if math.isnan(found.share) else found.share
-    return Grade(name, "holds" if share <= 1 else "fails", share, found.ulp, str(case), 1, found.why)
+    why = None if found.why is None else printable(found.why)
+    return Grade(name, "holds" if share <= 1 else "fails", share, found.ulp, str(case), 1, why)
 
 
 def refusal_of(name: str, target: Target) -> Grade | None:

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: MIT
 """This file turns what a person names into a Target: an implementation known here, a function, or an ONNX file."""
 
+import contextlib
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from layernorm.conformance.targets import Array, Norm, Target, checked_spec
-from layernorm.spec.errors import ArgumentError, MissingExtraError, NotFoundError, UnsupportedError
+from layernorm.conformance.targets import Array, Gradients, Norm, Target, checked_spec, printable, told
+from layernorm.spec.errors import ArgumentError, LayerNormError, MissingExtraError, NotFoundError, UnsupportedError
 from layernorm.spec.norm_spec import NormSpec
 from layernorm.spec.variants import VARIANTS
 
 # What every implementation is graded with unless told otherwise, so that they stand side by side.
 EPS: dict[Norm, float] = {"layer": 1e-5, "rms": 1e-6}
+# Protobuf reads no message beyond it.
+LARGEST_FILE = 2**31
+TYPES = ("float16", "bfloat16", "float32", "float64")
 NORM_NODES = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
@@ -79,7 +83,7 @@ def installed(norm: Norm = "layer", eps: float | None = None) -> tuple[dict[str,
         if norm in row.norms:
             try:
                 made[name] = known(name, norm, eps)
-            except MissingExtraError as fault:
+            except (MissingExtraError, UnsupportedError) as fault:
                 missing[name] = str(fault)
     return made, missing
 
@@ -132,16 +136,25 @@ def of_function(
         ArgumentError: what should be a function is none, or a type is unheard of.
         NotFoundError: no row of VARIANTS is so named.
     """
-    said = name or str(getattr(function, "__qualname__", type(function).__name__))
+    said = str(name or getattr(function, "__qualname__", type(function).__name__))
     for what, value in (("the target", function), ("backward", backward)):
         if value is not None and not callable(value):
             raise ArgumentError(f"{what} is a {type(value).__name__}; pass a function.", said)
-    wrong = [d for d in dtypes if d not in ("float16", "bfloat16", "float32", "float64")]
-    if wrong or isinstance(dtypes, str) or not dtypes:
-        raise ArgumentError(
-            f"dtypes={dtypes!r} is not a tuple of float16, bfloat16, float32, float64; name those it takes.", said
-        )
-    return Target(said, version, checked_spec(_spec(spec)), function, backward, tuple(dtypes))
+    taken = tuple(dtypes) if isinstance(dtypes, Iterable) and not isinstance(dtypes, str) else ()
+    if not taken or any(not isinstance(d, str) or d not in TYPES for d in taken):
+        raise ArgumentError(f"dtypes={dtypes!r} is not a tuple of {', '.join(TYPES)}; name those it takes.", said)
+
+    # what has no defaults of its own is called in full
+    def forward(x: Array, gamma: Array | None = None, beta: Array | None = None) -> Array:
+        return function(x, gamma, beta)
+
+    def gradients(dy: Array, x: Array, gamma: Array | None = None) -> Gradients:
+        assert backward is not None
+        found: Gradients = backward(dy, x, gamma)
+        return found
+
+    given = None if backward is None else gradients
+    return Target(said, version, checked_spec(_spec(spec)), forward, given, tuple(dict.fromkeys(taken)))
 
 
 def onnx_file(path: Path) -> Target:
@@ -149,13 +162,22 @@ def onnx_file(path: Path) -> Target:
 
     Raises:
         NotFoundError: there is no such file.
-        UnsupportedError: it is no ONNX file, or does not hold exactly one such node over the last axis.
+        UnsupportedError: it is no ONNX file, or does not hold exactly one such node over the last axis, or no runtime
+            could run that.
     """
-    from layernorm.conformance.implementations.onnx_nodes import Node, onnxruntime_node
+    from layernorm.conformance.implementations.onnx_nodes import (
+        OPSETS,
+        OWN_DOMAIN,
+        Node,
+        node_attributes,
+        onnxruntime_node,
+    )
     from layernorm.conformance.implementations.packages import needed
 
     if not path.is_file():
         raise NotFoundError(f"{path}: there is no such file.", str(path))
+    if path.stat().st_size > LARGEST_FILE:
+        raise UnsupportedError(f"{path} is larger than 2 GiB, which no ONNX model is; name another file.", str(path))
     onnx = needed("onnx")
     try:
         model = onnx.load(path, load_external_data=False)
@@ -167,16 +189,25 @@ def onnx_file(path: Path) -> Target:
             f"{path} holds {len(nodes)} nodes of {', '.join(NORM_NODES)}; cut out the one to grade.", str(path)
         )
     node = nodes[0]
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    axis = attributes.get("axis", -1)
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in (*model.graph.input, *model.graph.value_info)}
-    if axis != -1 and axis != ranks.get(node.input[0], 0) - 1:
-        raise UnsupportedError(f"{path}: its norm has axis={axis}; only norms of the last axis are graded.", str(path))
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 17)
     norm: Norm = "layer" if node.op_type == "LayerNormalization" else "rms"
+    opset = next((o.version for o in model.opset_import if o.domain in OWN_DOMAIN), OPSETS[norm])
+    try:
+        attributes = node_attributes(onnx, node, opset)
+    except UnsupportedError as fault:
+        raise UnsupportedError(f"{path}: its {node.op_type} {fault}", str(path)) from None
+    axis = attributes.get("axis", -1)
+    values = (*model.graph.input, *model.graph.value_info)
+    ranks = {
+        i.name: len(i.type.tensor_type.shape.dim) for i in values if i.type.tensor_type.HasField("shape")
+    }  # fmt: skip
+    if axis != -1 and axis != ranks.get(node.input[0], 0) - 1:
+        rank = ranks.get(node.input[0], "an unsaid number of")
+        raise UnsupportedError(
+            f"{path}: its norm has axis={axis} of {rank} axes; only norms of the last axis are graded.", str(path)
+        )  # fmt: skip
     # the shortest decimal that reads back as the float32 in the file
     eps = float(f"{attributes.get('epsilon', 1e-5):.8g}")
-    made = Node(node.op_type, opset, attributes | {"axis": -1}, node.domain)
+    made = Node(node.op_type, opset, attributes | {"axis": -1})
     return onnxruntime_node(f"{path}: its {node.op_type}, alone in ONNX Runtime", norm, eps, made)
 
 
@@ -184,41 +215,54 @@ def _imported(name: str, module: str, attribute: str, variant: str | None) -> Ta
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does, so that a file beside the user is found
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as fault:
-        raise NotFoundError(
-            f"{name}: there is no module {fault.name}; run it where it can be imported.", name
-        ) from None
-    except Exception as fault:
-        raise ArgumentError(f"{name}: importing {module} failed: {type(fault).__name__}: {fault}", name) from fault
+    with _blamed(name, f"importing {module}"):
+        try:
+            found: Any = import_module(module)
+        except ModuleNotFoundError as fault:
+            missing = f"{name}: there is no module {fault.name}; run it where it can be imported."
+            raise NotFoundError(missing, name) from None
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "name a function of it."
-            raise NotFoundError(f"{name}: {module} has no {part}; {hint}", name)
-        found = getattr(found, part)
+        with _blamed(name, f"looking for {part}"):
+            if not hasattr(found, part):
+                near = difflib.get_close_matches(part, dir(found), 3)
+                hint = f"did you mean {' or '.join(near)}?" if near else "name a function of it."
+                raise NotFoundError(f"{name}: {module} has no {part}; {hint}", name)
+            found = getattr(found, part)
     if isinstance(found, Target):
         return replace(found, name=name)
-    said: Any = getattr(found, "norm_spec", "layer")
-    return of_function(
-        found, variant or said, name=name, version=_module_version(module),
-        backward=getattr(found, "norm_backward", None), dtypes=getattr(found, "norm_dtypes", ("float32",)),
-    )  # fmt: skip
+    with _blamed(name, f"reading the attributes of {attribute}"):
+        said = getattr(found, "norm_spec", "layer") if variant is None else variant
+        return of_function(
+            found, said, name=name, version=_module_version(module),
+            backward=getattr(found, "norm_backward", None), dtypes=getattr(found, "norm_dtypes", ("float32",)),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _blamed(name: str, what: str) -> Iterator[None]:
+    """Refuse a name whose own code raises, sys.exit() included."""
+    try:
+        yield
+    except (LayerNormError, KeyboardInterrupt):
+        raise
+    except BaseException as fault:
+        raise ArgumentError(f"{name}: {what} failed: {told(fault)}", name) from fault
 
 
 def _module_version(module: str) -> str | None:
     said = getattr(import_module(module.partition(".")[0]), "__version__", None)
-    return said if isinstance(said, str) else None
+    return printable(said) if isinstance(said, str) else None
 
 
 def _spec(spec: NormSpec | str) -> NormSpec:
     if isinstance(spec, NormSpec):
         return spec
+    if not isinstance(spec, str):
+        raise ArgumentError(f"spec={spec!r} is a {type(spec).__name__}; give a NormSpec or the name of one.", "spec")
     if spec not in VARIANTS:
-        near = difflib.get_close_matches(str(spec), list(VARIANTS), 3)
+        near = difflib.get_close_matches(spec, list(VARIANTS), 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
-        raise NotFoundError(f"{spec}: no such named norm; {hint}", str(spec))
+        raise NotFoundError(f"{spec}: no such named norm; {hint}", spec)
     return VARIANTS[spec]
 
 

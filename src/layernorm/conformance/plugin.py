@@ -40,10 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test that uses the fixture one run a property."""
+    """Give a test that uses the fixture one run a case."""
+    marker, on_itself = metafunc.definition.get_closest_marker("conform"), _own_markers(metafunc.definition)
     if "conforms" not in metafunc.fixturenames:
+        if on_itself:
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid} is marked conform; let it use `conforms`, and call it."
+            )
         return
-    marker = metafunc.definition.get_closest_marker("conform")
+    if len(on_itself) > 1:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid} has {len(on_itself)} markers conform; write a test for each."
+        )  # fmt: skip
     if marker is None or len(marker.args) != 1:
         raise pytest.UsageError(
             f"{metafunc.definition.nodeid} uses `conforms`; mark it with @pytest.mark.conform(target, spec='layer'), "
@@ -64,7 +72,32 @@ def _conform_run(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def conforms(_conform_run: Any) -> Callable[[], None]:
     """Give the function that grades the marked target on this test's case, and fails or skips the test."""
-    return _conform_run  # type: ignore[no-any-return]
+    return _Conforms(_conform_run)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test that came to its end without having graded anything; pytest has run it by now."""
+    fixture = getattr(item, "funcargs", {}).get("conforms")
+    if isinstance(fixture, _Conforms) and not fixture.called:
+        pytest.fail("the test never called conforms(), so nothing was graded; call it.", pytrace=False)
+
+
+class _Conforms:
+    """A run, and whether the test made it."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run, self.called = run, False
+
+    def __call__(self) -> None:
+        __tracebackhide__ = True
+        self.called = True
+        self._run()
+
+
+def _own_markers(item: Any) -> list[pytest.Mark]:
+    """List what stands on the test function itself; what its class or module says, it may override."""
+    return [marker for node, marker in item.iter_markers_with_node("conform") if node is item]
 
 
 def _runs(given: Any, said: Mapping[str, Any]) -> list[tuple[str, Callable[[], None]]]:
@@ -111,7 +144,12 @@ def _check(target: str, grade: Callable[[], "Grade"]) -> None:
 def _target(given: Any, said: dict[str, Any]) -> Any:
     from layernorm.conformance.known import of_function, resolve
     from layernorm.conformance.targets import Target
+    from layernorm.spec.errors import ArgumentError
 
+    of_functions = [o for o in said if o != "spec" or isinstance(given, Target)]
+    if isinstance(given, (Target, str)) and of_functions:
+        shown = given if isinstance(given, str) else given.name
+        raise ArgumentError(f"{', '.join(of_functions)} is for functions, and {shown} says it itself; leave it out.")
     if isinstance(given, Target):
         return given
     if isinstance(given, str):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """This file says what can be graded: an implementation of one NormSpec, behind plain NumPy arrays."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from layernorm.spec.errors import ArgumentError, UnsupportedError
@@ -59,7 +59,9 @@ class Target:
     @property
     def eps(self) -> float:
         """The epsilon of the spec, as a number."""
-        return float(np.float64(self.spec.eps)) if isinstance(self.spec.eps, float) else 0.0
+        if self.spec.eps_at == "none" or not isinstance(self.spec.eps, float):
+            return 0.0
+        return self.spec.eps
 
 
 def checked_spec(spec: NormSpec) -> NormSpec:
@@ -73,10 +75,11 @@ def checked_spec(spec: NormSpec) -> NormSpec:
     """
     plain = spec.axes == (-1,) and spec.groups is None and spec.statistics == "input"
     lies = all(axes in (None, (-1,)) for axes in (spec.scale_axes, spec.shift_axes))
-    known = isinstance(spec.eps, float) and spec.eps >= 0 and spec.eps_at in ("variance", "none")
+    added = isinstance(spec.eps, float) and 0 <= spec.eps < math.inf and spec.eps_at == "variance"
+    known = added or spec.eps_at == "none"
     if not (plain and lies and known and spec.kind in ("layer", "rms")):
         raise UnsupportedError(
-            f"only norms over the last axis with eps on the variance are graded, and this is {spec}; "
+            f"only norms over the last axis with a finite eps on the variance are graded, and this is {spec}; "
             "move its axes last, or fill in what is unknown with assume()."
         )
     return spec
@@ -90,3 +93,23 @@ def without_beta(name: str, norm: Norm, beta: Array | None) -> None:
     """
     if norm == "rms" and beta is not None:
         raise ArgumentError(f"{name}'s RMS norm has no beta; pass None.")
+
+
+def told(fault: BaseException) -> str:
+    """Say an exception of a stranger's code in one line of characters that a terminal takes for text.
+
+    >>> told(RuntimeError("no such\\nkernel \\x1b[31m"))
+    'RuntimeError: no such kernel \\\\x1b[31m'
+    """
+    try:
+        text = printable(" ".join(str(fault)[:1000].split()))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # its __str__ is a stranger's code too
+        text = "(it cannot say itself)"
+    return f"{printable(type(fault).__name__)}: {text}"
+
+
+def printable(text: str) -> str:
+    """Put a text on one line, and write out what is no character to see."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)

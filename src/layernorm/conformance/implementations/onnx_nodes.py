@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file wraps the ONNX operators LayerNormalization and RMSNormalization in the runtimes that run them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from layernorm.conformance.implementations.packages import needed, version
-from layernorm.conformance.targets import Array, Norm, Target, without_beta
+from layernorm.conformance.targets import Array, Norm, Target, told, without_beta
+from layernorm.spec.errors import UnsupportedError
 from layernorm.spec.variants import VARIANTS
 
 ALL = ("float16", "float32", "float64")
@@ -17,17 +19,17 @@ NARROW = ("float16", "float32")
 # A session takes a model and a number of threads, 0 for its own choice, and gives a function of feeds.
 Runner = Callable[[Any, int], Callable[[dict[str, Array]], Array]]
 OPSETS = {"layer": 17, "rms": 23}
+OWN_DOMAIN = ("", "ai.onnx")
 OPERATORS = {"layer": "LayerNormalization", "rms": "RMSNormalization"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """One norm node: its operator, its domain and opset, and its attributes as `onnx.helper` takes them."""
+    """One norm node of ONNX's own domain: its operator, its opset, and its attributes as `onnx.helper` takes them."""
 
     operator: str
     opset: int
     attributes: dict[str, Any] = field(default_factory=dict)
-    domain: str = ""
 
     @classmethod
     def of(cls, norm: Norm, eps: float) -> "Node":
@@ -44,12 +46,32 @@ class Node:
             helper.make_tensor_value_info(name, element, shape if name == "x" else ["width"]) for name in names
         ]  # fmt: skip
         output = helper.make_tensor_value_info("y", element, shape)
-        node = helper.make_node(self.operator, names, ["y"], domain=self.domain, **self.attributes)
+        node = helper.make_node(self.operator, names, ["y"], **self.attributes)
         graph = helper.make_graph([node], "one_norm", inputs, [output])
-        opsets = [helper.make_opsetid("", self.opset)]
-        if self.domain:
-            opsets.append(helper.make_opsetid(self.domain, 1))
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+
+def node_attributes(onnx: Any, node: Any, opset: int) -> dict[str, Any]:
+    """Read the attributes of a norm node out of a file, which may hold anything.
+
+    Raises:
+        UnsupportedError: it is no node that ONNX defines; the sentence goes on from its name.
+    """
+    if node.domain not in OWN_DOMAIN:
+        raise UnsupportedError(f"is of the domain {node.domain}; only those of ONNX's own domain are graded.")
+    if not node.input:
+        raise UnsupportedError("has no input; name a file whose norm has one.")
+    since = {OPERATORS["rms"]: OPSETS["rms"]}.get(node.op_type, 1)
+    if opset < since:
+        raise UnsupportedError(f"stands in opset {opset}; ONNX has it from {since} on, so convert the file.")
+    kinds = {"epsilon": onnx.AttributeProto.FLOAT, "axis": onnx.AttributeProto.INT}
+    for a in node.attribute:
+        if a.ref_attr_name or a.type != kinds.get(a.name, a.type):
+            raise UnsupportedError(f"has an attribute {a.name} that is no number; write the number there.")
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if not 0 <= found.get("epsilon", 0) < math.inf:
+        raise UnsupportedError(f"has epsilon={found['epsilon']}; only a finite one that is not negative is graded.")
+    return found
 
 
 def onnxruntime(norm: Norm, eps: float) -> Target:
@@ -141,10 +163,14 @@ def _target(
         with np.errstate(all="ignore"):
             return made[key]({n: np.ascontiguousarray(a.astype(x.dtype)) for n, a in feeds.items()})
 
+    refused = "it answers in another type"
+
     def runs(dtype: str) -> bool:
+        nonlocal refused
         try:
             return forward(np.zeros((2, 4), dtype)).dtype == dtype
-        except Exception:  # each runtime has its own way to say that it has no such kernel
+        except Exception as fault:  # each runtime has its own way to say that it has no such kernel
+            refused = told(fault)
             return False
 
     def set_threads(count: int) -> None:
@@ -153,6 +179,8 @@ def _target(
     # the attribute is a float32, and in float64 the difference to the decimal shows
     spec = replace(VARIANTS[f"onnx-{norm}"], eps=float(np.float32(eps)))
     dtypes = tuple(d for d in among if runs(d))
+    if not dtypes:
+        raise UnsupportedError(f"{name} runs in none of {', '.join(among)} ({refused}); name one that runs.", name)
     return Target(
         name, said, spec, forward, None, dtypes, None, set_threads if threaded else None, takes_views=False,
         checks_calls=False,
