@@ -151,7 +151,7 @@ REPLAYS = (
         eps=1e-6,
     ),
     Replay(
-        "apple/coremltools#2821", "eps grows by max|x|²: 62.61 for 63.86",
+        "apple/coremltools#2821", "eps grows by the square of the largest x: 62.61 for 63.86",
         lambda: np.where(np.arange(4096) == 0, 10, 0.01)[None].astype(np.float32), far=0.6, norm="rms",
     ),
     Replay(
