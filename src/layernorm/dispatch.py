@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,44 +52,78 @@ class Plan:
         return told + (f" ({self.why})" if self.why else "")
 
 
-def forward(
-    x: Array,
-    spec: NormSpec,
-    gamma: object,
-    beta: object,
-    *,
-    mean: object = None,
-    var: object = None,
-    update: float | None = None,
-    out: Array | None = None,
-    return_stats: bool = False,
-    backend: str | None = None,
-) -> Array | tuple[Array, Stats]:
-    """Run a spec on x; see `functional.normalize`."""
-    layout = _layout(x, spec)
-    scale = _parameter("gamma", gamma, layout.scale_axes, layout)
-    shift = _parameter("beta", beta, layout.shift_axes, layout)
-    given = _given(spec, layout, mean, var, update)
-    if out is not None:
-        x, scale, shift = _check_out(out, x, scale, shift)
-    result = _empty_like(x) if out is None else out.view(np.ndarray)
-    chosen, _ = choose(spec, x.dtype.name, backend)
-    lost = _rows_beyond(x, layout, scale, shift) if chosen.NAME != "reference" else None
-    stats = np.full((3, layout.rows), np.nan, _compute(x)) if return_stats else None
-    if x.size:
-        extra = () if given is None else (given, update)
+class Call:
+    """What a call needs and what follows from the spec and from the shape and type of x alone."""
+
+    def __init__(
+        self, spec: NormSpec, shape: tuple[int, ...], dtype: np.dtype[Any], backend: str | None = None
+    ) -> None:
+        self.spec, self.dtype = spec, dtype
+        self.layout = _layout(shape, spec)
+        self.backend, self.why = choose(spec, dtype.name, backend)
+        self.compute = np.dtype(DTYPES[dtype.name].compute)
+        direct = getattr(self.backend, "direct", None)
+        self.direct = None if direct is None else direct(spec, self.layout, dtype)
+
+    def forward(
+        self, x: Array, gamma: object, beta: object, out: Array | None = None, return_stats: bool = False, **stored: Any
+    ) -> Array | tuple[Array, Stats]:
+        """Normalize x, which has this shape and type; see `functional.normalize`."""
+        y = np.empty(x.shape, x.dtype) if out is None else out
+        stats = np.full((3, self.layout.rows), np.nan, self.compute) if return_stats else None
+        if self.direct is None or not self.direct.forward(x, gamma, beta, y, stats):
+            self._laid_out(x, gamma, beta, out, y, stats, **stored)
+        return y if stats is None else (y, Stats(*(self.layout.statistics_of(s) for s in stats)))
+
+    def backward(
+        self, dy: object, x: Array, gamma: object, stats: Sequence[object]
+    ) -> tuple[Array, Array | None, Array]:
+        """Differentiate at x, which has this shape and type, from saved statistics; see `functional`."""
+        if self.direct is not None and isinstance(stats, tuple) and len(stats) == 3:
+            dx = np.empty(x.shape, x.dtype)
+            dgamma = None if gamma is None else np.empty(self.layout.normalized_shape, self.compute)
+            dbeta = np.empty(self.layout.normalized_shape, self.compute)
+            if self.direct.backward(dy, x, gamma, stats, dx, dgamma, dbeta):
+                return dx, dgamma, dbeta
+        return backward(dy, x, self.spec, gamma, stats)
+
+    def _laid_out(
+        self, x: Array, gamma: object, beta: object, out: Array | None, y: Array, stats: Array | None, **stored: Any
+    ) -> None:
+        """Do what the backend cannot do with arrays as they are: check them, lay them out as rows and back."""
+        layout, spec = self.layout, self.spec
+        scale = _parameter("gamma", gamma, layout.scale_axes, layout)
+        shift = _parameter("beta", beta, layout.shift_axes, layout)
+        given = _given(spec, layout, **stored)
+        if out is not None:
+            x, scale, shift = _check_out(out, x, scale, shift)
+        if not x.size:
+            return
+        result = y.view(np.ndarray)
+        lost = _rows_beyond(x, layout, scale, shift) if self.backend.NAME != "reference" else None
+        extra = () if given is None else (given, stored.get("update"))
         rows = layout.rows_of(x)
         if lost is None and layout.is_view(x) and _is_plain(result, layout):
-            chosen.forward(rows, spec, scale, shift, layout.rows_of(result), stats, *extra)
-        else:
-            rows = np.array(rows, order="C")
-            slowly = None if lost is None else normalized(rows[lost], spec, _of(scale, lost), _of(shift, lost))[0]
-            chosen.forward(rows, spec, scale, shift, rows, stats, *extra)
-            if slowly is not None:
-                rows[lost] = slowly
-            result[...] = layout.array_of(rows)
-    y = result if out is None else out
-    return y if stats is None else (y, Stats(*(layout.statistics_of(s) for s in stats)))
+            self.backend.forward(rows, spec, scale, shift, layout.rows_of(result), stats, *extra)
+            return
+        rows = np.array(rows, order="C")
+        slowly = None if lost is None else normalized(rows[lost], spec, _of(scale, lost), _of(shift, lost))[0]
+        self.backend.forward(rows, spec, scale, shift, rows, stats, *extra)
+        if slowly is not None:
+            rows[lost] = slowly
+        result[...] = layout.array_of(rows)
+
+
+def forward(
+    x: Array, spec: NormSpec, gamma: object, beta: object, *, out: Array | None = None, return_stats: bool = False,
+    backend: str | None = None, **stored: Any,
+) -> Array | tuple[Array, Stats]:  # fmt: skip
+    """Run a spec on x; see `functional.normalize`."""
+    call = (_call_of if isinstance(spec, NormSpec) else Call)(spec, x.shape, x.dtype, backend)
+    return call.forward(x, gamma, beta, out, return_stats, **stored)
+
+
+_call_of = lru_cache(maxsize=1024)(Call)
 
 
 def backward(
@@ -104,7 +139,7 @@ def backward(
     backend: str | None = None,
 ) -> tuple[Array, Array | None, Array]:
     """Differentiate a spec at x; see `functional.normalize_backward`."""
-    layout = _layout(x, spec)
+    layout = _layout(x.shape, spec)
     scale = _parameter("gamma", gamma, layout.scale_axes, layout)
     if not _stats_suffice(spec):
         stats = None
@@ -117,7 +152,7 @@ def backward(
     rows, slopes = (np.ascontiguousarray(layout.rows_of(a)).astype(wide, copy=False) for a in (x, slope))
     chosen, _ = choose(spec, wide.name, backend)
     if stats is None and chosen.NAME != "reference":
-        stats = forward(x, spec, None, None, return_stats=True, backend=chosen.NAME)[1]
+        stats = Call(spec, x.shape, x.dtype, chosen.NAME).forward(x, None, None, None, True)[1]
     saved = None if stats is None else _saved(stats, layout, rows)
     dx = np.empty(rows.shape, wide)
     extra = () if given is None else (given, update)
@@ -141,12 +176,12 @@ def backward(
 
 def plan_of(x: Array, spec: NormSpec, backend: str | None = None) -> Plan:
     """Say how a spec would run on x; see `functional.plan`."""
-    layout = _layout(x, spec)
-    chosen, why = choose(spec, x.dtype.name, backend)
+    call = Call(spec, x.shape, x.dtype, backend)
+    layout = call.layout
     view = layout.is_view(x) and _is_plain(x, layout)
-    threads = min(chosen.threads_for(x.nbytes), max(layout.rows, 1))
+    threads = min(call.backend.threads_for(x.nbytes), max(layout.rows, 1))
     told = "read where they are" if view else "copied to rows and back"
-    return Plan(chosen.NAME, told, layout.rows, layout.columns, threads, why)
+    return Plan(call.backend.NAME, told, layout.rows, layout.columns, threads, call.why)
 
 
 def axes_of(axis: int | Sequence[int] | None, shape: tuple[int, ...], name: str = "axis") -> Axes:
@@ -199,11 +234,11 @@ def checked_eps(eps: object) -> float:
     return value
 
 
-def _layout(x: Array, spec: NormSpec) -> Layout:
+def _layout(shape: tuple[int, ...], spec: NormSpec) -> Layout:
     if not isinstance(spec, NormSpec):
         raise SpecError(f"spec is {spec!r}; pass a NormSpec, such as VARIANTS['bert'].")
-    if x.ndim == 0:
-        axes_of(None, x.shape)
+    if not shape:
+        axes_of(None, shape)
     unknown = spec.unknown()
     if unknown:
         raise SpecError(
@@ -212,7 +247,7 @@ def _layout(x: Array, spec: NormSpec) -> Layout:
         )
     if spec.eps_at != "none":
         checked_eps(spec.eps)
-    return layout_of(x.shape, spec)
+    return layout_of(shape, spec)
 
 
 def _parameter(name: str, value: object, axes: ParameterAxes, layout: Layout) -> Parameter | None:
@@ -245,7 +280,7 @@ def _parameter(name: str, value: object, axes: ParameterAxes, layout: Layout) ->
 
 
 def _given(
-    spec: NormSpec, layout: Layout, mean: object, var: object, update: float | None
+    spec: NormSpec, layout: Layout, mean: object = None, var: object = None, update: float | None = None
 ) -> tuple[Array, Array] | None:
     wanted = spec.statistics in ("stored", "updated")
     if not wanted:

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from numpy.typing import ArrayLike
 
-from layernorm.dispatch import Plan, Stats, axes_of, backward, checked_eps, forward, plan_of
+from layernorm.dispatch import Call, Plan, Stats, axes_of, backward, checked_eps, forward, plan_of
 from layernorm.ops.arrays import array_of
 from layernorm.ops.layout import Array
 from layernorm.spec.errors import ArgumentError
@@ -63,8 +63,7 @@ def layer_norm(
            [ 0.   ,  0.   ,  0.   ,  0.   ]])
     """
     x = array_of(x, "x")
-    spec = _spec("std", checked_eps(eps), *_axes(axis, scale_axis, x.shape))
-    return forward(x, spec, gamma, beta, out=out, return_stats=return_stats)
+    return _call("std", eps, axis, scale_axis, x).forward(x, gamma, beta, out, return_stats)
 
 
 def layer_norm_backward(
@@ -99,7 +98,7 @@ def layer_norm_backward(
     [[ 0.102 -0.204  0.102]] None [1. 0. 0.]
     """
     x = array_of(x, "x")
-    return backward(dy, x, _spec("std", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, _saved(stats))
+    return _call("std", 0.0, axis, scale_axis, x).backward(dy, x, gamma, _saved(stats))
 
 
 @overload
@@ -123,8 +122,7 @@ def rms_norm(
     array([0.8485, 1.1314])
     """
     x = array_of(x, "x")
-    spec = _spec("rms", checked_eps(eps), *_axes(axis, scale_axis, x.shape))
-    return forward(x, spec, gamma, beta, out=out, return_stats=return_stats)
+    return _call("rms", eps, axis, scale_axis, x).forward(x, gamma, beta, out, return_stats)
 
 
 def rms_norm_backward(
@@ -148,7 +146,7 @@ def rms_norm_backward(
     array([ 0.181 , -0.1358])
     """
     x = array_of(x, "x")
-    return backward(dy, x, _spec("rms", 0.0, *_axes(axis, scale_axis, x.shape)), gamma, _saved(stats))
+    return _call("rms", 0.0, axis, scale_axis, x).backward(dy, x, gamma, _saved(stats))
 
 
 @overload
@@ -411,6 +409,21 @@ def _saved(stats: Stats) -> Stats:
 def _axes(axis: Axis, scale_axis: Axis, shape: tuple[int, ...]) -> tuple[Axes, Axes]:
     axes = axes_of(axis, shape)
     return axes, axes if scale_axis is None else axes_of(scale_axis, shape, "scale_axis")
+
+
+def _call(spread: Literal["std", "rms"], eps: float, axis: Axis, scale_axis: Axis, x: Array) -> Call:
+    """Prepare a norm over some axes, once for what has been asked before."""
+    try:
+        return _prepared(spread, eps, axis, scale_axis, x.shape, x.dtype)
+    except TypeError:  # a list of axes, say, cannot be looked up
+        return _prepared.__wrapped__(spread, eps, axis, scale_axis, x.shape, x.dtype)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _prepared(
+    spread: Literal["std", "rms"], eps: float, axis: Axis, scale_axis: Axis, shape: tuple[int, ...], dtype: Any
+) -> Call:
+    return Call(_spec(spread, checked_eps(eps), *_axes(axis, scale_axis, shape)), shape, dtype)
 
 
 @lru_cache(maxsize=1024)

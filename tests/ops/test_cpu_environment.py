@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 import layernorm as ln
+from layernorm import functional
 
 CALL = """
 import concurrent.futures
@@ -67,8 +69,10 @@ def test_where_nothing_can_be_written_kernels_are_compiled_in_memory(tmp_path):
     nowhere.write_text("")
     code = """
 import layernorm as ln
+from layernorm import functional
 from layernorm.ops.backends import cpu_kernels
-print(ln.__file__, cpu_kernels.forward_serial.stats.cache_path, *ln.layer_norm([2.0, 4.0, 6.0, 8.0]).round(3))
+where = cpu_kernels.forward_serial["float64"].stats.cache_path
+print(ln.__file__, where, *ln.layer_norm([2.0, 4.0, 6.0, 8.0]).round(3))
 """
     where, cache, *found = run(code, package.parent, HOME=str(nowhere), XDG_CACHE_HOME=str(nowhere))
     assert where.startswith(str(tmp_path))
@@ -94,21 +98,33 @@ def test_without_half_conversions_numpy_makes_them(monkeypatch):
     y, stats = ln.layer_norm(x, return_stats=True)
     gradients = ln.layer_norm_backward(dy, x, stats)
     monkeypatch.setattr(cpu_kernels, "HALF_IN_HARDWARE", False)
+    functional._prepared.cache_clear()  # what was prepared knows of the conversions
+    assert functional._call("std", 1e-5, -1, None, x).direct is None
     other, other_stats = ln.layer_norm(x, return_stats=True)
     np.testing.assert_array_equal(other, y)
     for a, b in zip(ln.layer_norm_backward(dy, x, other_stats), gradients, strict=True):
         np.testing.assert_array_equal(a, b)
+    functional._prepared.cache_clear()
 
 
 def test_every_float16_and_bfloat16_is_converted_as_ieee_says():
-    """x − 0 and r = 1: RMS norm over one column with the right eps leaves ±1, so go through the raw kernels."""
     from layernorm.ops.backends import cpu_kernels as kernels
 
-    patterns = np.arange(65536, dtype=np.uint16)
-    for name, kind in (("float16", kernels.FLOAT16), ("bfloat16", kernels.BFLOAT16)):
-        tile = np.zeros(65536, np.float32)
-        address = patterns.__array_interface__["data"][0]
-        wide = kernels._load(address, kind, 65536, tile, np.float32(0))
+    widen_, narrow_ = kernels._widen, kernels._narrow
+
+    @numba.njit
+    def widen(bits, wide):
+        for j in range(bits.size):
+            wide[j] = widen_(bits[j])
+
+    @numba.njit
+    def narrow(wide, bits):
+        for j in range(bits.size):
+            bits[j] = narrow_(wide[j], bits.dtype.type(0))
+
+    for name, kind in (("float16", np.uint16), ("bfloat16", np.int16)):
+        patterns, wide = np.arange(65536, dtype=np.uint16).view(kind), np.zeros(65536, np.float32)
+        widen(patterns, wide)
         np.testing.assert_array_equal(wide, patterns.view(name).astype(np.float32))
         # between neighbours: just below, at, and just above the middle, and the values themselves
         finite = wide[np.isfinite(wide)]
@@ -119,8 +135,8 @@ def test_every_float16_and_bfloat16_is_converted_as_ieee_says():
             tests = np.concatenate([np.nextafter(tests, -np.float32(np.inf)), tests, np.nextafter(tests, np.float32(
                 np.inf)), [np.nan, np.inf, -np.inf]]).astype(np.float32)  # fmt: skip
             expected = tests.astype(name)
-        found = np.zeros(len(tests), np.uint16)
-        kernels._store(tests.copy(), kind, found.__array_interface__["data"][0])
+        found = np.zeros(len(tests), kind)
+        narrow(tests, found)
         np.testing.assert_array_equal(found.view(name).astype(np.float32), expected.astype(np.float32))
 
 

@@ -48,6 +48,16 @@ class Layout:
         """How many values share one set."""
         return math.prod(self.split[a] for a in self.normalized)
 
+    @property
+    def normalized_shape(self) -> tuple[int, ...]:
+        """How long the normalized axes are."""
+        return tuple(self.split[a] for a in self.normalized)
+
+    @property
+    def is_trailing(self) -> bool:
+        """Whether the normalized axes are the last ones, so that rows of a contiguous array follow each other."""
+        return self.split == self.shape and self.kept + self.normalized == tuple(range(len(self.shape)))
+
     def rows_of(self, x: Array) -> Array:
         """Give x as (rows, columns): a view where strides allow it, else a copy."""
         whole = x.reshape(self.split).transpose(self.kept + self.normalized)

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
 """This file runs layer and RMS norms on the CPU: it says what the kernels can do, and hands them rows and threads."""
 
+import ctypes
 import math
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name "bfloat16"
 import numba
 import numpy as np
 
 from layernorm.ops.backends import cpu_kernels as kernels
-from layernorm.ops.layout import Array, Parameter
+from layernorm.ops.layout import Array, Layout, Parameter
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.norm_spec import NormSpec
 
@@ -18,10 +21,12 @@ NAME = "cpu"
 
 # dγ and dβ are sums over rows, cut in this many pieces whatever the number of threads: same bits always.
 PIECES = 32
+# Fewer where rows are few: putting 32 pieces together cost more than adding the 512 rows in them.
+ROWS_A_PIECE = 64
 # Very wide rows are cut in fewer pieces, for each is a row of float64: 32 of a million columns took 1 GB.
 PARTIAL_COLUMNS = 2**21
 # Below this many bytes of x a second thread costs more than it saves.
-PARALLEL_BYTES = 65536
+PARALLEL_BYTES = 2**17
 CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 _forked = False
@@ -42,6 +47,8 @@ if hasattr(os, "register_at_fork"):
 def refuses(spec: NormSpec, dtype: str) -> str | None:
     """Say why this backend cannot run a spec, in a few words; None if it can."""
     compute = DTYPES[dtype].compute
+    if not _KNOWN:
+        return f"NumPy {np.__version__} keeps its arrays in a way that is unknown here"
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         return "NUMBA_DISABLE_JIT is set"
     if spec.statistics != "input":
@@ -59,6 +66,49 @@ def refuses(spec: NormSpec, dtype: str) -> str | None:
     return None
 
 
+class Direct:
+    """One norm of arrays of one shape and type, with all that a kernel is told of it worked out beforehand."""
+
+    def __init__(self, spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> None:
+        self.compute = _COMPUTE[dtype]
+        name = dtype.name
+        self.like = kernels.LIKE[name]
+        self.forwards = kernels.forward_serial[name], kernels.forward_parallel[name]
+        self.backwards = kernels.backward_serial[name], kernels.backward_parallel[name]
+        self.size = layout.rows * layout.columns * dtype.itemsize if layout.rows > 1 else 0
+        self.rows, self.pieces = layout.rows, _pieces(layout.rows, layout.columns)
+        axes = len(layout.shape) if layout.is_trailing else 0
+        self._told = _told(spec, dtype, layout.rows, layout.columns, axes, len(layout.normalized))
+        self.told = _address(self._told)
+
+    def forward(self, x: Array, gamma: object, beta: object, out: object, stats: Array | None) -> bool:
+        """Normalize x into out if kernels can read these arrays as they are, and tell whether they could."""
+        return _run(
+            *self.forwards, self.size, self.rows, self.like, self.told, id(x),
+            0 if gamma is None else id(gamma), 0, 0 if beta is None else id(beta), 0, id(out),
+            0 if stats is None else id(stats),
+        )  # fmt: skip
+
+    def backward(
+        self, dy: object, x: Array, gamma: object, stats: Sequence[object], dx: Array,
+        dgamma: Array | None, dbeta: Array,
+    ) -> bool:  # fmt: skip
+        """Write dx, dγ and dβ, the last two of the compute type, if kernels can read these arrays as they are."""
+        return _run(
+            *self.backwards, self.size, self.pieces, self.like, self.told, id(dy),
+            id(x), 0 if gamma is None else id(gamma), 0, id(stats[0]), id(stats[1]), id(stats[2]), id(dx),
+            0 if dgamma is None else id(dgamma), id(dbeta), self.pieces,
+        )  # fmt: skip
+
+
+def direct(spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> Direct | None:
+    """Give the short way for contiguous arrays; None where a kernel could not read them as they are."""
+    plain = layout.is_trailing and layout.rows * layout.columns > 0 and not spec.scale_offset
+    halves = dtype.name != "float16" or kernels.HALF_IN_HARDWARE
+    carried = all(axes in (None, layout.normalized) for axes in (layout.scale_axes, layout.shift_axes))
+    return Direct(spec, layout, dtype) if plain and halves and carried else None
+
+
 def forward(
     x: Array, spec: NormSpec, gamma: Parameter | None, beta: Parameter | None, out: Array, stats: Array | None
 ) -> None:
@@ -66,16 +116,16 @@ def forward(
 
     Columns of x and out are neighbours in memory; out may be x itself, and must not overlap it otherwise.
     """
-    compute = np.dtype(DTYPES[x.dtype.name].compute)
-    kind, narrow, x = _kind(x, same=out)
+    x, narrow = _half_by_numpy(x)
     target = np.empty(x.shape, x.dtype) if narrow else out
-    scale, shift = _converted(gamma, spec.scale_offset, compute), _converted(beta, 0, compute)
-    rows, columns = x.shape
-    divisor, eps = _divisor(spec, columns)
+    compute, name = _COMPUTE[x.dtype], x.dtype.name
+    scale, scale_index = _converted(gamma, spec.scale_offset, compute)
+    shift, shift_index = _converted(beta, 0, compute)
+    told = _told(spec, x.dtype, *x.shape)
     _run(
-        kernels.forward_serial, kernels.forward_parallel, compute, x.nbytes if rows > 1 else 0, rows,
-        *_where(x), *_where(target), kind, columns, rows, *_described(scale), *_described(shift),
-        0 if stats is None else _address(stats), spec.centered, divisor, eps, bool(spec.cast_before_scale),
+        kernels.forward_serial[name], kernels.forward_parallel[name], x.nbytes if len(x) > 1 else 0, len(x),
+        kernels.LIKE[name],
+        _address(told), id(x), *_ids(scale, scale_index, shift, shift_index, target, stats),
     )  # fmt: skip
     if narrow:
         out[...] = target
@@ -88,26 +138,23 @@ def backward(
 
     All three are (rows, columns) with columns that are neighbours in memory; dx overlaps neither of the others.
     """
-    compute = np.dtype(DTYPES[x.dtype.name].compute)
-    kind, narrow, x = _kind(x, same=None)
+    x, narrow = _half_by_numpy(x)
     dy = dy.astype(x.dtype, copy=False)
     target = np.empty(x.shape, x.dtype) if narrow else dx
-    scale = _converted(gamma, spec.scale_offset, compute)
+    compute, name = _COMPUTE[x.dtype], x.dtype.name
+    scale, index = _converted(gamma, spec.scale_offset, compute)
     rows, columns = x.shape
-    divisor, _ = _divisor(spec, columns)
-    pieces = min(rows, PIECES, max(4, PARTIAL_COLUMNS // columns))
-    partial = np.zeros((pieces if sums else 0, 2 if compute.itemsize == 4 else 4, columns))
+    told = _told(spec, x.dtype, rows, columns)
+    pieces, whole, saved = _pieces(rows, columns), np.empty((2, columns)), tuple(stats)  # ids are of what is kept
+    dgamma, dbeta = (whole[0], whole[1]) if sums else (None, None)
     _run(
-        kernels.backward_serial, kernels.backward_parallel, compute, x.nbytes if rows > 1 else 0, pieces,
-        *_where(dy), *_where(x), *_where(target), kind, columns, rows, *_described(scale), _address(stats),
-        _address(partial) if sums else 0, pieces, spec.centered, divisor,
+        kernels.backward_serial[name], kernels.backward_parallel[name], x.nbytes if rows > 1 else 0, pieces,
+        kernels.LIKE[name],
+        _address(told), id(dy), id(x), *_ids(scale, index, *saved, target, dgamma, dbeta), pieces,
     )  # fmt: skip
     if narrow:
         dx[...] = target
-    if not sums:
-        return None
-    dgamma, dbeta = kernels.add_pieces(partial)
-    return dgamma, dbeta
+    return None if dgamma is None or dbeta is None else (dgamma, dbeta)
 
 
 def threads_for(size_in_bytes: int) -> int:
@@ -146,61 +193,88 @@ def processors() -> int:
         return count
 
 
-def _run(serial: Any, parallel: Any, compute: Any, size: int, most: int, *arguments: Any) -> None:
+def _run(serial: Any, parallel: Any, size: int, most: int, *arguments: Any) -> bool:
     global _layer
-    threads = min(threads_for(size), most)
-    zero = compute.type(0)
+    threads = 1 if size < PARALLEL_BYTES else min(threads_for(size), most)
     if threads < 2 or _layer == "absent":
-        serial(zero, *arguments, 1)
-    elif _layer is None or _layer == "workqueue":
-        with _lock:
-            try:
-                parallel(zero, *arguments, threads)
-                _layer = numba.threading_layer()  # type: ignore[attr-defined]
-            except ValueError:  # Numba found no threading layer to load
-                _layer = "absent"
-                serial(zero, *arguments, 1)
-    else:
-        parallel(zero, *arguments, threads)
+        return serial(*arguments, 1)  # type: ignore[no-any-return]
+    if _layer is not None and _layer != "workqueue":
+        return parallel(*arguments, threads)  # type: ignore[no-any-return]
+    with _lock:
+        try:
+            done: bool = parallel(*arguments, threads)
+            _layer = numba.threading_layer()  # type: ignore[attr-defined]
+        except ValueError:  # Numba found no threading layer to load
+            _layer = "absent"
+            done = serial(*arguments, 1)
+        return done
 
 
-def _kind(x: Array, same: Array | None) -> tuple[int, bool, Array]:
-    """Say how a row is loaded, and whether NumPy must narrow the result; x may come back as float32."""
-    name = x.dtype.name
-    if name == "float16" and not kernels.HALF_IN_HARDWARE:
-        return kernels.DIRECT, True, x.astype(np.float32)
-    if name in ("float16", "bfloat16"):
-        return (kernels.FLOAT16 if name == "float16" else kernels.BFLOAT16), False, x
-    overwritten = same is not None and _address(same) == _address(x)
-    return (kernels.TILED if overwritten else kernels.DIRECT), False, x
+def _pieces(rows: int, columns: int) -> int:
+    """Say in how many pieces of rows dγ and dβ are added up, which depends on the shape alone."""
+    return min(rows, PIECES, max(4, rows // ROWS_A_PIECE), max(4, PARTIAL_COLUMNS // columns))
 
 
-def _divisor(spec: NormSpec, columns: int) -> tuple[float, float]:
-    """Write the denominator as √(Σ(…)² / divisor + eps)."""
+def _told(spec: NormSpec, dtype: np.dtype[Any], rows: int, columns: int, axes: int = 0, normalized: int = 0) -> Array:
+    """Write down what a kernel is told: the denominator is √(Σ(…)² / divisor + eps)."""
     divisor = float({"std": columns - spec.ddof, "rms": columns, "l2": 1}[str(spec.spread)])  # type: ignore[operator]
     eps = 0.0 if spec.eps_at == "none" else float(spec.eps)  # type: ignore[arg-type]
-    return divisor, eps / divisor if spec.eps_at == "sum" else eps
+    told = {
+        kernels.AXES: axes, kernels.NORMALIZED: normalized, kernels.ARRAY_TYPE: id(np.ndarray),
+        kernels.STORAGE: id(_TYPES[dtype]), kernels.COMPUTE: id(_COMPUTE[dtype]), kernels.COLUMNS: columns,
+        kernels.ROWS: rows, kernels.CENTERED: bool(spec.centered), kernels.DIVISOR: divisor,
+        kernels.EPS: eps / divisor if spec.eps_at == "sum" else eps, kernels.CAST: bool(spec.cast_before_scale),
+        kernels.ITEMSIZE: dtype.itemsize, kernels.COMPUTE_SIZE: _COMPUTE[dtype].itemsize,
+    }  # fmt: skip
+    return np.array([float(told[i]) for i in range(len(told))])
 
 
-def _converted(parameter: Parameter | None, offset: Any, compute: Any) -> tuple[Array, Array | None] | None:
+# arrays of a type mostly share one object for it; one that does not is laid out like any other that is unusual
+_TYPES = {np.dtype(name): np.dtype(name) for name in DTYPES}
+_COMPUTE = {np.dtype(name): np.dtype(t.compute) for name, t in DTYPES.items()}
+
+
+def _half_by_numpy(x: Array) -> tuple[Array, bool]:
+    """Widen float16 where the processor cannot, and tell whether NumPy must narrow the result."""
+    narrow = x.dtype == np.float16 and not kernels.HALF_IN_HARDWARE
+    return (x.astype(np.float32) if narrow else x), narrow
+
+
+def _converted(parameter: Parameter | None, offset: Any, compute: Any) -> tuple[Array | None, Array | None]:
     if parameter is None:
-        return None
+        return None, None
     with np.errstate(over="ignore"):  # rows for which that matters are done by the reference
         values = parameter.values.astype(compute, copy=False)
     return np.ascontiguousarray(values + compute.type(offset) if offset else values), parameter.index
 
 
-def _described(parameter: tuple[Array, Array | None] | None) -> tuple[int, int, int]:
-    if parameter is None:
-        return 0, 1, 0
-    values, index = parameter
-    return _address(values), len(values), 0 if index is None else _address(index)
-
-
-def _where(rows: Array) -> tuple[int, int]:
-    return _address(rows), rows.strides[0]
+def _ids(*arrays: Array | None) -> tuple[int, ...]:
+    return tuple(0 if a is None else id(a) for a in arrays)
 
 
 def _address(array: Array) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _array_objects_are_known() -> bool:
+    """Look whether NumPy's array object is laid out as the kernels read it."""
+    a = np.zeros((3, 5), np.float32)[:, ::-1]
+
+    def at(address: int) -> int:
+        return ctypes.c_int64.from_address(address).value
+
+    start = id(a)
+    shape, strides = at(start + kernels.SHAPE), at(start + kernels.STRIDES)
+    return (
+        at(start + kernels.TYPE) == id(np.ndarray)
+        and at(start + kernels.DATA) == _address(a)
+        and at(start + kernels.NDIM) & 0xFFFFFFFF == 2
+        and (at(shape), at(shape + 8)) == a.shape
+        and (at(strides), at(strides + 8)) == a.strides
+        and at(start + kernels.DTYPE) == id(a.dtype)
+        and at(start + kernels.FLAGS) & 0xFFFFFFFF == a.flags.num
+    )
+
+
+_KNOWN = _array_objects_are_known()
