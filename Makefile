@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint scoreboard
+.PHONY: help demo test lint scoreboard bench
 
 help:
 	@echo "make demo   replay the norms of a real model: a table, and a plot in out/"
 	@echo "make test   run the tests"
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
+	@echo "make bench  time every operation against every installed peer, about seven minutes"
 	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
 
 demo: $(VENV)/demo.stamp
@@ -27,6 +28,9 @@ lint: $(VENV)/test.stamp
 
 scoreboard: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/scoreboard.py
+
+bench: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/bench.py --json out/bench.json
 
 # A stamp is as old as the last install of its extra; only a newer pyproject.toml makes pip run again.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/pip
