@@ -6,7 +6,7 @@ python benchmarks/bench.py --report RUN.json ..., which writes the medians of se
 plots and the README's table.
 
 Each contender lives in a process of its own (`contenders.py`). In every round each has its turn: a pause, so that
-threads of the one before stop spinning, then the same call over and over for a tenth of a second. A cell is the median
+threads of the one before stop spinning, then the same call over and over for 60 ms. A cell is the median
 over the rounds of the medians within them.
 """
 
@@ -36,7 +36,7 @@ mpl.rcParams["svg.hashsalt"] = "layernorm"  # the same numbers make the same fil
 from matplotlib import pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.1, 3
+THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.06, 3
 SHAPES = [(1, 768), (8, 768), (32, 768), (512, 768), (4096, 768), (65536, 128), (64, 65536), (4096, 4096)]
 HUGE = [(4096, 4096), (16384, 4096)]
 CELLS = [
@@ -162,8 +162,8 @@ def run(cells: list[Cell], line: list[Cell], rounds: int) -> dict[str, Any]:
 def said(cell: dict[str, Any]) -> str:
     """Say one cell in a line."""
     name, us = fastest(cell)
-    ratio = f"{us / cell['ours_us']:.2f}x" if name and cell["ours_us"] else "-"
-    return f"{label(cell)}: {cell['ours_us']:.1f} us, {ratio} of {name} ({us:.1f}), copy {cell['copy_us']:.1f}"
+    figures = [f"{n} {'-' if t is None else f'{t:.1f}'} us" for n, t in (("ours", cell["ours_us"]), (name, us))]
+    return f"{label(cell)}: {', '.join(figures)}"
 
 
 def fastest(cell: dict[str, Any]) -> tuple[str, float]:
