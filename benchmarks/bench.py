@@ -259,7 +259,7 @@ def first_table(whole: dict[str, Any]) -> str:
             name, us = fastest(c)
             title = label(c).replace("layer_norm_backward float32", "backward").replace("layer_norm float32", "forward")
             rows.append([title, f"{c['ours_us']:.3g}", f"{us:.3g} {name}", f"{ratio(c):.2f}", f"{c['copy_us']:.3g}"])
-    return f"{markdown(rows)}\n\n{whole['machine']}; {said_versions(whole)}. Medians of {whole['runs']} runs."
+    return f"{markdown(rows)}\n\n{whole['machine']}; {said_versions(whole)}. {said_runs(whole)}."
 
 
 def draw(whole: dict[str, Any], folder: Path) -> None:
@@ -329,6 +329,13 @@ def said_versions(whole: dict[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in whole["versions"].items())
 
 
+def said_runs(whole: dict[str, Any]) -> str:
+    """Say of how many runs the figures are."""
+    if whole["runs"] == 1:
+        return "One whole run"
+    return f"Medians of {whole['runs']} whole runs, the least and the greatest ratio in brackets"
+
+
 def between(text: str, name: str, content: str) -> str:
     """Put generated content between its two marks."""
     marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
@@ -341,8 +348,7 @@ def between(text: str, name: str, content: str) -> str:
 def report(whole: dict[str, Any], root: Path) -> None:
     """Write docs/performance.md's tables and plots, and the README's table."""
     draw(whole, root / "docs")
-    head = f"{whole['machine']}; {said_versions(whole)}. Medians of {whole['runs']} whole runs, of which the least and"
-    head += " the greatest ratio stand in brackets."
+    head = f"{whole['machine']}; {said_versions(whole)}. {said_runs(whole)}."
     contents = {
         "docs/performance.md": {"tables": f"{head}\n\n{tables(whole)}", "around": around(whole)},
         "README.md": {"speed": first_table(whole)},
