@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 """This file holds the CPU kernels: layer and RMS norm of rows, forward and backward, compiled by Numba.
 
-One kernel serves every storage type. A row whose values are C, the compute type, is read in place; any other
-(16-bit, or about to be overwritten) is first copied to a contiguous tile of C. RMS norm is the same kernel with
-the mean held at 0. The scheme for a row:
+One source serves every stored type: `_widen` and `_narrow` stand wherever a number is read or written, and do
+nothing for C, the compute type. RMS norm is the same kernel with the mean held at 0. The scheme for a row:
 
-1. In one pass and in float64, Σ(x − guess) and Σ(x − guess)², the guess being the mean of the first 32 values.
+1. In one pass and in float64, Σx and Σx²; and again as Σ(x − guess) and Σ(x − guess)², the guess being the mean, where
+   that is far from zero. float64 rows, which have no digits to spare, begin with the mean of 32 values for a guess.
 2. From these the mean, as m + δ (m is the mean rounded to C, δ what that missed), and the sum of squares about it.
 3. r = 1 / √(Σ(x − mean)² / divisor + eps), in float64; the divisor is n − ddof.
 4. y = ((x − m) − δ)·r·γ + β.
 
-Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come
-as addresses, which are cheaper to pass than arrays and which any framework has; 0 stands for one that is not there.
+Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come as
+the ids of their objects, out of which the kernel reads what it must know; 0 stands for one that is not there.
 """
 
 import math
@@ -34,8 +34,8 @@ BLOCK = 32
 # Of float32 products this many are added in their own type, in lanes, before the sum goes on in float64.
 WIDE = 1024
 # LLVM aborts the process when it must convert float16 on an x86 without F16C: there the conversions are not
-# emitted, no row is ever said to be FLOAT16, and NumPy converts the array before and after. What counts is the
-# processor that Numba is told to compile for.
+# emitted, no kernel for float16 is called, and NumPy converts the array before and after. What counts is the processor
+# that Numba is told to compile for.
 _FEATURES = numba.config.CPU_FEATURES or ("" if numba.config.CPU_NAME else binding.get_host_cpu_features().flatten())
 HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in _FEATURES
 
