@@ -47,6 +47,8 @@ def cases(target: Target, quick: bool) -> Iterator[Case]:
     for dtype in target.dtypes:
         for width in (17, 1000) if quick else (2, 3, 8, 17, 64, 768, 1000, 4096):
             yield Case(width, dtype=dtype, scale=clear_of(target.eps, dtype))
+            if quick and width > 17:  # what wide rows alone can show, they show near zero
+                continue
             for offset in (o for o in (0.0, 1.0, 1e1, 1e2, 1e4, 1e6, 1e12) if o <= FURTHEST[dtype]):
                 yield Case(width, dtype=dtype, offset=offset, affine="gamma")
             for scale in (1e-5, 1e-2, 1e2, 1e5, *EXTREME.get(dtype, ())):
