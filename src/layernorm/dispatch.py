@@ -58,7 +58,7 @@ class Call:
     def __init__(
         self, spec: NormSpec, shape: tuple[int, ...], dtype: np.dtype[Any], backend: str | None = None
     ) -> None:
-        self.spec, self.dtype = spec, dtype
+        self.spec = spec
         self.layout = _layout(shape, spec)
         self.backend, self.why = choose(spec, dtype.name, backend)
         self.compute = np.dtype(DTYPES[dtype.name].compute)
@@ -71,7 +71,9 @@ class Call:
         """Normalize x, which has this shape and type; see `functional.normalize`."""
         y = np.empty(x.shape, x.dtype) if out is None else out
         stats = np.full((3, self.layout.rows), np.nan, self.compute) if return_stats else None
-        if self.direct is None or not self.direct.forward(x, gamma, beta, y, stats):
+        # the short way would pass over stored statistics, which may be to be refused
+        has_stored = stored and any(value is not None for value in stored.values())
+        if has_stored or self.direct is None or not self.direct.forward(x, gamma, beta, y, stats):
             self._laid_out(x, gamma, beta, out, y, stats, **stored)
         return y if stats is None else (y, Stats(*(self.layout.statistics_of(s) for s in stats)))
 

@@ -114,6 +114,18 @@ def test_wrong_arrays_are_refused_as_on_the_long_way(change, sentence, runs):
     assert runs["short"] == runs["long"] == 0
 
 
+def test_what_the_spec_has_not_is_refused_and_not_passed_over(runs):
+    x, gamma, beta = arrays()
+    mean = np.zeros((5, 3), np.float32)
+    with pytest.raises(ArgumentError, match="for stored statistics"):
+        ln.normalize(x, ln.NormSpec(scale_axes=(-1,), shift_axes=(-1,)), gamma, beta, mean=mean, var=mean + 1)
+    for bare, given in (({"scale_axes": None}, {"gamma": gamma}), ({"shift_axes": None}, {"beta": beta})):
+        spec = ln.NormSpec(**({"scale_axes": (-1,), "shift_axes": (-1,)} | bare))
+        with pytest.raises(ArgumentError, match="but the spec has none"):
+            ln.normalize(x, spec, **given)
+    assert runs["short"] == runs["long"] == 0
+
+
 def test_a_read_only_output_is_refused():
     x, gamma, beta = arrays()
     out = np.empty_like(x)

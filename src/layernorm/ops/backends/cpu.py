@@ -70,7 +70,6 @@ class Direct:
     """One norm of arrays of one shape and type, with all that a kernel is told of it worked out beforehand."""
 
     def __init__(self, spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> None:
-        self.compute = _COMPUTE[dtype]
         name = dtype.name
         self.like = kernels.LIKE[name]
         self.forwards = kernels.forward_serial[name], kernels.forward_parallel[name]
@@ -105,7 +104,8 @@ def direct(spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> Direct | Non
     """Give the short way for contiguous arrays; None where a kernel could not read them as they are."""
     plain = layout.is_trailing and layout.rows * layout.columns > 0 and not spec.scale_offset
     halves = dtype.name != "float16" or kernels.HALF_IN_HARDWARE
-    carried = all(axes in (None, layout.normalized) for axes in (layout.scale_axes, layout.shift_axes))
+    # a spec without gamma or beta refuses one, which is for the long way to say
+    carried = layout.scale_axes == layout.shift_axes == layout.normalized
     return Direct(spec, layout, dtype) if plain and halves and carried else None
 
 

@@ -650,7 +650,8 @@ def _backward_rows(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, d
     x_step, dy_step, dx_step = _step(x, told), _step(dy, told), _step(dx, told)
     x, dy, dx = _address(x), _address(dy), _address(dx)
     scales, which_scale = _parameter(gamma, gamma_index, d, type(zero)(1)), _index(gamma_index, rows)
-    means, residues, rstds = _of_rows(mean, rows, zero), _of_rows(residue, rows, zero), _of_rows(rstd, rows, zero)
+    means, residues = _array(_address(mean), rows, zero), _array(_address(residue), rows, zero)
+    rstds = _array(_address(rstd), rows, zero)
     pieces = len(sums)
     for piece in range(first, last):
         sums[piece] = 0.0
@@ -668,11 +669,6 @@ def _backward_rows(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, d
                           residues[i - 3 :], rstds[i - 3 :], sums[piece, 0], sums[piece, 1])  # fmt: skip
             elif row.itemsize == 8 or hi - i <= (hi - lo) % 4:
                 _add_gradients(row, slope, means[i], residues[i], rstds[i], sums[piece])
-
-
-@_exact
-def _of_rows(array, rows, zero):
-    return numba.carray(_pointer(_address(array), zero), (rows,))
 
 
 @_exact
