@@ -91,13 +91,13 @@ def test_a_read_only_package_falls_back_to_the_users_cache(tmp_path):
 
 
 def test_without_half_conversions_numpy_makes_them(monkeypatch):
-    from layernorm.ops.backends import cpu_kernels
+    from layernorm.ops.backends import lanes
 
     random = np.random.default_rng(0)
     x, dy = (random.standard_normal((64, 100)).astype(np.float16) for _ in range(2))
     y, stats = ln.layer_norm(x, return_stats=True)
     gradients = ln.layer_norm_backward(dy, x, stats)
-    monkeypatch.setattr(cpu_kernels, "HALF_IN_HARDWARE", False)
+    monkeypatch.setattr(lanes, "HALF_IN_HARDWARE", False)
     functional._prepared.cache_clear()  # what was prepared knows of the conversions
     assert functional._call("std", 1e-5, -1, None, x).direct is None
     other, other_stats = ln.layer_norm(x, return_stats=True)
@@ -107,24 +107,34 @@ def test_without_half_conversions_numpy_makes_them(monkeypatch):
     functional._prepared.cache_clear()
 
 
-def test_every_float16_and_bfloat16_is_converted_as_ieee_says():
-    from layernorm.ops.backends import cpu_kernels as kernels
+@pytest.mark.parametrize("step", [1, 3, 8])
+def test_every_float16_and_bfloat16_is_converted_as_ieee_says(step):
+    from layernorm.ops.backends import lanes
 
-    widen_, narrow_ = kernels._widen, kernels._narrow
-
-    @numba.njit
-    def widen(bits, wide):
-        for j in range(bits.size):
-            wide[j] = widen_(bits[j])
+    load, load_first, number = lanes.load, lanes.load_first, lanes.number
+    store, store_first, put_number = lanes.store, lanes.store_first, lanes.put_number
 
     @numba.njit
-    def narrow(wide, bits):
-        for j in range(bits.size):
-            bits[j] = narrow_(wide[j], bits.dtype.type(0))
+    def convert(numbers, like, to, like_to, n):
+        """Convert one number at a time, three lanes, or eight."""
+        for j in range(0, n, step):
+            at, at_to = numbers + j * lanes.size_of(like), to + j * lanes.size_of(like_to)
+            if step == 1:
+                put_number(at_to, number(at, like), like_to)
+            elif step == 8:
+                store(at_to, load(at, like), like_to, False)
+            else:
+                store_first(at_to, step, load_first(at, step, like), like_to)
+
+    def converted(numbers, kind):
+        padded = np.resize(numbers, (numbers.size + 23) // 24 * 24)
+        to = np.zeros(padded.size, kind)
+        convert(padded.ctypes.data, padded.dtype.type(0), to.ctypes.data, to.dtype.type(0), to.size)
+        return to[: numbers.size]
 
     for name, kind in (("float16", np.uint16), ("bfloat16", np.int16)):
-        patterns, wide = np.arange(65536, dtype=np.uint16).view(kind), np.zeros(65536, np.float32)
-        widen(patterns, wide)
+        patterns = np.arange(65536, dtype=np.uint16).view(kind)
+        wide = converted(patterns, np.float32)
         np.testing.assert_array_equal(wide, patterns.view(name).astype(np.float32))
         # between neighbours: just below, at, and just above the middle, and the values themselves
         finite = wide[np.isfinite(wide)]
@@ -135,8 +145,7 @@ def test_every_float16_and_bfloat16_is_converted_as_ieee_says():
             tests = np.concatenate([np.nextafter(tests, -np.float32(np.inf)), tests, np.nextafter(tests, np.float32(
                 np.inf)), [np.nan, np.inf, -np.inf]]).astype(np.float32)  # fmt: skip
             expected = tests.astype(name)
-        found = np.zeros(len(tests), kind)
-        narrow(tests, found)
+        found = converted(tests, kind)
         np.testing.assert_array_equal(found.view(name).astype(np.float32), expected.astype(np.float32))
 
 

@@ -161,5 +161,5 @@ def test_an_array_object_of_another_kind_turns_the_kernels_off(monkeypatch):
     assert refusal.endswith("keeps its arrays in a way that is unknown here")
     monkeypatch.undo()
     assert cpu._array_objects_are_known()
-    monkeypatch.setattr(cpu.kernels, "DATA", cpu.kernels.DATA + 8)
+    monkeypatch.setattr(cpu.objects, "DATA", cpu.objects.DATA + 8)
     assert not cpu._array_objects_are_known()

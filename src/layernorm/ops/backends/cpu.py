@@ -12,7 +12,9 @@ import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name "bf
 import numba
 import numpy as np
 
+from layernorm.ops.backends import array_objects as objects
 from layernorm.ops.backends import cpu_kernels as kernels
+from layernorm.ops.backends import lanes
 from layernorm.ops.layout import Array, Layout, Parameter
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.norm_spec import NormSpec
@@ -23,10 +25,14 @@ NAME = "cpu"
 PIECES = 32
 # Fewer where rows are few: putting 32 pieces together cost more than adding the 512 rows in them.
 ROWS_A_PIECE = 64
+# One where one thread does them all: the least that a second is started for, in values of the widest type.
+PIECE_VALUES = 2**14
 # Very wide rows are cut in fewer pieces, for each is a row of float64: 32 of a million columns took 1 GB.
 PARTIAL_COLUMNS = 2**21
 # Below this many bytes of x a second thread costs more than it saves.
 PARALLEL_BYTES = 2**17
+# From here on results are written past the caches, which could not keep them; a smaller one is sooner read from there.
+PAST_CACHES_BYTES = 2**25
 CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 _forked = False
@@ -71,7 +77,7 @@ class Direct:
 
     def __init__(self, spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> None:
         name = dtype.name
-        self.like = kernels.LIKE[name]
+        self.like = lanes.LIKE[name]
         self.forwards = kernels.forward_serial[name], kernels.forward_parallel[name]
         self.backwards = kernels.backward_serial[name], kernels.backward_parallel[name]
         self.size = layout.rows * layout.columns * dtype.itemsize if layout.rows > 1 else 0
@@ -103,7 +109,7 @@ class Direct:
 def direct(spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> Direct | None:
     """Give the short way for contiguous arrays; None where a kernel could not read them as they are."""
     plain = layout.is_trailing and layout.rows * layout.columns > 0 and not spec.scale_offset
-    halves = dtype.name != "float16" or kernels.HALF_IN_HARDWARE
+    halves = dtype.name != "float16" or lanes.HALF_IN_HARDWARE
     # a spec without gamma or beta refuses one, which is for the long way to say
     carried = layout.scale_axes == layout.shift_axes == layout.normalized
     return Direct(spec, layout, dtype) if plain and halves and carried else None
@@ -124,7 +130,7 @@ def forward(
     told = _told(spec, x.dtype, *x.shape)
     _run(
         kernels.forward_serial[name], kernels.forward_parallel[name], x.nbytes if len(x) > 1 else 0, len(x),
-        kernels.LIKE[name],
+        lanes.LIKE[name],
         _address(told), id(x), *_ids(scale, scale_index, shift, shift_index, target, stats),
     )  # fmt: skip
     if narrow:
@@ -149,7 +155,7 @@ def backward(
     dgamma, dbeta = (whole[0], whole[1]) if sums else (None, None)
     _run(
         kernels.backward_serial[name], kernels.backward_parallel[name], x.nbytes if rows > 1 else 0, pieces,
-        kernels.LIKE[name],
+        lanes.LIKE[name],
         _address(told), id(dy), id(x), *_ids(scale, index, *saved, target, dgamma, dbeta), pieces,
     )  # fmt: skip
     if narrow:
@@ -212,6 +218,8 @@ def _run(serial: Any, parallel: Any, size: int, most: int, *arguments: Any) -> b
 
 def _pieces(rows: int, columns: int) -> int:
     """Say in how many pieces of rows dγ and dβ are added up, which depends on the shape alone."""
+    if rows * columns < PIECE_VALUES:
+        return 1
     return min(rows, PIECES, max(4, rows // ROWS_A_PIECE), max(4, PARTIAL_COLUMNS // columns))
 
 
@@ -219,14 +227,20 @@ def _told(spec: NormSpec, dtype: np.dtype[Any], rows: int, columns: int, axes: i
     """Write down what a kernel is told: the denominator is √(Σ(…)² / divisor + eps)."""
     divisor = float({"std": columns - spec.ddof, "rms": columns, "l2": 1}[str(spec.spread)])  # type: ignore[operator]
     eps = 0.0 if spec.eps_at == "none" else float(spec.eps)  # type: ignore[arg-type]
-    told = {
-        kernels.AXES: axes, kernels.NORMALIZED: normalized, kernels.ARRAY_TYPE: id(np.ndarray),
-        kernels.STORAGE: id(_TYPES[dtype]), kernels.COMPUTE: id(_COMPUTE[dtype]), kernels.COLUMNS: columns,
-        kernels.ROWS: rows, kernels.CENTERED: bool(spec.centered), kernels.DIVISOR: divisor,
-        kernels.EPS: eps / divisor if spec.eps_at == "sum" else eps, kernels.CAST: bool(spec.cast_before_scale),
-        kernels.ITEMSIZE: dtype.itemsize, kernels.COMPUTE_SIZE: _COMPUTE[dtype].itemsize,
-    }  # fmt: skip
-    return np.array([float(told[i]) for i in range(len(told))])
+    compute = _COMPUTE[dtype]
+    told = np.zeros(objects.TOLD)
+    for where, value in {
+        objects.AXES: axes, objects.NORMALIZED: normalized, objects.ARRAY_TYPE: id(np.ndarray),
+        objects.STORAGE: id(_TYPES[dtype]), objects.COMPUTE: id(compute), objects.COLUMNS: columns,
+        objects.ROWS: rows, objects.CENTERED: bool(spec.centered), objects.DIVISOR: divisor,
+        objects.EPS: eps / divisor if spec.eps_at == "sum" else eps, objects.CAST: bool(spec.cast_before_scale),
+        objects.ITEMSIZE: dtype.itemsize, objects.COMPUTE_SIZE: compute.itemsize,
+        objects.PAST_CACHES: rows * columns * dtype.itemsize >= PAST_CACHES_BYTES,
+    }.items():  # fmt: skip
+        told[where] = value
+    told[objects.NO_GAMMA : objects.NO_BETA].view(compute)[:] = 1
+    told[objects.NO_BETA :].view(compute)[:] = -0.0
+    return told
 
 
 # arrays of a type mostly share one object for it; one that does not is laid out like any other that is unusual
@@ -236,7 +250,7 @@ _COMPUTE = {np.dtype(name): np.dtype(t.compute) for name, t in DTYPES.items()}
 
 def _half_by_numpy(x: Array) -> tuple[Array, bool]:
     """Widen float16 where the processor cannot, and tell whether NumPy must narrow the result."""
-    narrow = x.dtype == np.float16 and not kernels.HALF_IN_HARDWARE
+    narrow = x.dtype == np.float16 and not lanes.HALF_IN_HARDWARE
     return (x.astype(np.float32) if narrow else x), narrow
 
 
@@ -265,15 +279,15 @@ def _array_objects_are_known() -> bool:
         return ctypes.c_int64.from_address(address).value
 
     start = id(a)
-    shape, strides = at(start + kernels.SHAPE), at(start + kernels.STRIDES)
+    shape, strides = at(start + objects.SHAPE), at(start + objects.STRIDES)
     return (
-        at(start + kernels.TYPE) == id(np.ndarray)
-        and at(start + kernels.DATA) == _address(a)
-        and at(start + kernels.NDIM) & 0xFFFFFFFF == 2
+        at(start + objects.TYPE) == id(np.ndarray)
+        and at(start + objects.DATA) == _address(a)
+        and at(start + objects.NDIM) & 0xFFFFFFFF == 2
         and (at(shape), at(shape + 8)) == a.shape
         and (at(strides), at(strides + 8)) == a.strides
-        and at(start + kernels.DTYPE) == id(a.dtype)
-        and at(start + kernels.FLAGS) & 0xFFFFFFFF == a.flags.num
+        and at(start + objects.DTYPE) == id(a.dtype)
+        and at(start + objects.FLAGS) & 0xFFFFFFFF == a.flags.num
     )
 
 

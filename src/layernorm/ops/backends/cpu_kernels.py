@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file holds the CPU kernels: layer and RMS norm of rows, forward and backward, compiled by Numba.
 
-One source serves every stored type: `_widen` and `_narrow` stand wherever a number is read or written, and do
-nothing for C, the compute type. RMS norm is the same kernel with the mean held at 0. The scheme for a row:
+One source serves every stored type, in the words of `lanes.py`: eight numbers are read as C, the compute type, and
+rounded when they are written. RMS norm is the same kernel with the mean held at 0. The scheme for a row:
 
 1. In one pass and in float64, Σx and Σx²; and again as Σ(x − guess) and Σ(x − guess)², the guess being the mean, where
    that is far from zero. float64 rows, which have no digits to spare, begin with the mean of 32 values for a guess.
@@ -10,62 +10,93 @@ nothing for C, the compute type. RMS norm is the same kernel with the mean held 
 3. r = 1 / √(Σ(x − mean)² / divisor + eps), in float64; the divisor is n − ddof.
 4. y = ((x − m) − δ)·r·γ + β.
 
-Everything that a kernel calls stands in this file: Numba's cache does not notice a change in another. Arrays come as
-the ids of their objects, out of which the kernel reads what it must know; 0 stands for one that is not there.
+While a row is written a row to come is summed, so that memory and arithmetic both have work; and two rows lie between
+where rows are short, so that the root of one is there when it is written.
+
+Arrays are ids of their objects, 0 is one that is not there, `told` what array_objects.py lists, and a lower-case
+row or gamma the address of its first number. A gamma or beta that is not there is LANES numbers read again and
+again, with a step of 0 bytes.
 """
 
+import inspect
 import math
-import platform
+import pkgutil
+import zlib
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import binding, ir
 from numba import njit, prange, types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
-# The mean of this many first values stands in for the mean while sums are taken; it need only be near.
+from layernorm.ops.backends.array_objects import (
+    AXES,
+    CAST,
+    CENTERED,
+    COLUMNS,
+    COMPUTE_SIZE,
+    DIVISOR,
+    EPS,
+    ITEMSIZE,
+    NO_BETA,
+    NO_GAMMA,
+    PAST_CACHES,
+    ROWS,
+    about,
+    address,
+    can_differentiate,
+    can_run,
+    count,
+    inner,
+    step,
+)  # fmt: skip
+from layernorm.ops.backends.lanes import (
+    LANES,
+    LIKE,
+    every,
+    finite,
+    first,
+    fma,
+    load,
+    load_first,
+    narrow,
+    number,
+    put_number,
+    rounded,
+    size_of,
+    store,
+    store_first,
+    swapped,
+    total,
+    wide,
+    word,
+)  # fmt: skip
+
+# The mean of this many first values stands in for the mean while sums of float64 rows are taken; it need only be near.
 PILOT = 32
 # float64 values have no wider type to be added in: sums of this many are added with what each addition loses.
 # Equal squares drift the same way at each addition; in blocks of 256, rows of one large value broke the bound.
 BLOCK = 32
-# Of float32 products this many are added in their own type, in lanes, before the sum goes on in float64.
-WIDE = 1024
-# LLVM aborts the process when it must convert float16 on an x86 without F16C: there the conversions are not
-# emitted, no kernel for float16 is called, and NumPy converts the array before and after. What counts is the processor
-# that Numba is told to compile for.
-_FEATURES = numba.config.CPU_FEATURES or ("" if numba.config.CPU_NAME else binding.get_host_cpu_features().flatten())
-HALF_IN_HARDWARE = platform.machine() not in ("x86_64", "AMD64", "i686") or "+f16c" in _FEATURES
-
-HALF, BFLOAT = types.uint16, types.int16
 # Where mean² is below this many variances, plain sums of squares cancel no more than 10 of float64's 29 spare bits.
 NEAR = 1024.0
-
-
-# Sums may be reordered into lanes. The steps from x to y may not: (x − m) − δ is not x − (m + δ).
-# fastmath=False must be said: left out, a function takes the flags of the first one that makes it compile.
-# Only what Python calls is cached and wrapped for it: 40 small files and wrappers took longer than the code in them.
-_INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_sums = njit(fastmath={"reassoc", "contract", "nsz"}, **_INNER)
-_exact = njit(fastmath=False, **_INNER)
-
-
-# A zero of each stored type tells Numba which; it does not know the 16-bit ones, and takes them for integers.
-LIKE = {"float16": np.uint16(0), "bfloat16": np.int16(0), "float32": np.float32(0), "float64": np.float64(0)}
+# Rows of fewer columns are summed two ahead of the one that is written: at 128 the root takes as long as the sums.
+SHORT = 2048
 
 
 def _for_each_type(**options: Any) -> Callable[[Callable[..., Any]], dict[str, Callable[..., Any]]]:
     """Compile a function for each stored type as a function of its own, with a cache file of its own.
 
     Two processes that compile versions of one function at the same time write one file over the other's, and a third
-    finds float32's code under float16's name.
+    finds float32's code under float16's name. Numba's cache notices a change in this file alone, so the name bears a
+    checksum of the others.
     """
+    others = [pkgutil.get_data(__package__, name) or b"" for name in ("array_objects.py", "lanes.py")]
+    version = zlib.crc32(b"".join(others))
 
     def compiled(function: Any, name: str) -> Callable[..., Any]:
         own = FunctionType(function.__code__, function.__globals__, function.__name__)
-        own.__qualname__ = f"{function.__name__}_{name}"
+        own.__qualname__ = f"{function.__name__}_{name}_{version:08x}"
         own.__doc__ = function.__doc__
         said = {"nogil": True, "error_model": "numpy", "fastmath": False, "no_cfunc_wrapper": True} | options
         try:
@@ -76,664 +107,528 @@ def _for_each_type(**options: Any) -> Callable[[Callable[..., Any]], dict[str, C
     return lambda function: {name: compiled(function, name) for name in LIKE}
 
 
-@intrinsic
-def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
-    """Make a typed pointer of an address: cheaper to pass than an array, and any framework has one."""
+def _by_type(stub: Any, of_narrow: Any, of_float64: Any) -> None:
+    """Have `stub` mean one function for float64 rows and another for narrower ones."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+    def choose(like: Any, *arguments: Any) -> Any:
+        return of_float64 if like == types.float64 else of_narrow
 
-    return types.CPointer(like)(address, like), generate
-
-
-# Where NumPy's array object keeps what a kernel must know, in bytes behind the object's head (PyArrayObject_fields in
-# numpy/ndarraytypes.h, unchanged since 1.7; `cpu.py` looks whether it is so). Asking Python for an address costs 1 µs.
-HEAD = object.__basicsize__
-TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = (HEAD + at for at in (-8, 0, 8, 16, 24, 40, 48))
-C_CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
-
-# What a kernel is told of a call, as float64: the first three are about arrays as their caller has them, which it
-# checks; arrays that are laid out as rows already (`AXES` = 0) are taken as they are.
-(AXES, NORMALIZED, ARRAY_TYPE, STORAGE, COMPUTE, COLUMNS, ROWS, CENTERED, DIVISOR, EPS, CAST, ITEMSIZE,
- COMPUTE_SIZE) = range(13)  # fmt: skip
-
-
-@intrinsic
-def _fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """Multiply and add with one rounding, so that γ·x̂ + β overflows only where the result does."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return a(a, a, a), generate
-
-
-@intrinsic
-def _widen_bfloat(typingctx: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        return builder.bitcast(builder.shl(builder.zext(args[0], word), word(16)), ir.FloatType())
-
-    return types.float32(types.int16), generate
-
-
-@intrinsic
-def _narrow_bfloat(typingctx: Any, value: Any) -> Any:
-    """Round a float32 to the bits of a bfloat16, ties to even; NaN stays NaN. Numba's own integers are 64 bits wide."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        bits = builder.bitcast(args[0], word)
-        upper = builder.lshr(bits, word(16))
-        up = builder.add(word(0x7FFF), builder.and_(upper, word(1)))
-        rounded = builder.lshr(builder.add(bits, up), word(16))
-        is_nan = builder.fcmp_unordered("uno", args[0], args[0])
-        return builder.trunc(builder.select(is_nan, builder.or_(upper, word(0x40)), rounded), ir.IntType(16))
-
-    return types.int16(types.float32), generate
-
-
-@intrinsic
-def _widen_half(typingctx: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not HALF_IN_HARDWARE:
-            return ir.Constant(ir.FloatType(), 0.0)
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.uint16), generate
-
-
-@intrinsic
-def _narrow_half(typingctx: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if not HALF_IN_HARDWARE:
-            return ir.Constant(ir.IntType(16), 0)
-        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
-
-    return types.uint16(types.float32), generate
-
-
-@intrinsic
-def _read(typingctx: Any, address: Any) -> Any:
-    """Read eight bytes of memory as an integer."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()))
-
-    return types.int64(types.int64), generate
-
-
-# -- array objects ------------------------------------------------------------------------------------------
-
-
-@_exact
-def _is_plain(array, told, dtype):
-    """Tell whether an object is an ndarray of a type, aligned and contiguous."""
-    if _read(array + TYPE) != np.int64(told[ARRAY_TYPE]) or _read(array + DTYPE) != np.int64(dtype):
-        return False
-    return _read(array + FLAGS) & (C_CONTIGUOUS | ALIGNED) == C_CONTIGUOUS | ALIGNED
-
-
-@_exact
-def _same_axes(array, like, skipped, ndim):
-    """Tell whether an array has the axes of another, the first `skipped` of them left out."""
-    if (_read(array + NDIM) & 0xFFFFFFFF) != ndim - skipped:
-        return False
-    for a in range(ndim - skipped):
-        if _read(_read(array + SHAPE) + 8 * a) != _read(_read(like + SHAPE) + 8 * (a + skipped)):
-            return False
-    return True
-
-
-@_exact
-def _meet(a, a_bytes, b, b_bytes):
-    return a < b + b_bytes and b < a + a_bytes
-
-
-@_exact
-def _step(array, told):
-    """Give the bytes from one row to the next."""
-    if told[AXES] == 0.0:
-        return _read(_read(array + STRIDES))
-    return np.int64(told[COLUMNS]) * np.int64(told[ITEMSIZE])
-
-
-@_exact
-def _address(array):
-    return _read(array + DATA) if array else 0
-
-
-@_exact
-def _can_read(told, x, parameter):
-    """Tell whether a gamma or beta is as a kernel reads it: the compute type, and x's normalized axes."""
-    if parameter == 0:
-        return True
-    ndim = np.int64(told[AXES])
-    skipped = ndim - np.int64(told[NORMALIZED])
-    return _is_plain(parameter, told, told[COMPUTE]) and _same_axes(parameter, x, skipped, ndim)
-
-
-@_exact
-def _can_run(told, x, gamma, beta, out):
-    """Tell whether a forward pass can take arrays as its caller has them: plain, of one shape, and apart."""
-    ndim = np.int64(told[AXES])
-    if ndim == 0:
-        return True
-    if not (_is_plain(x, told, told[STORAGE]) and _is_plain(out, told, told[STORAGE])):
-        return False
-    if _read(out + FLAGS) & WRITEABLE == 0:
-        return False
-    if not (_same_axes(out, x, np.int64(0), ndim) and _can_read(told, x, gamma) and _can_read(told, x, beta)):
-        return False
-    size = np.int64(told[ROWS] * told[COLUMNS] * told[ITEMSIZE])
-    wide = np.int64(told[COLUMNS] * told[COMPUTE_SIZE])
-    at = _address(out)
-    if at != _address(x) and _meet(at, size, _address(x), size):
-        return False
-    return not (_meet(at, size, _address(gamma), wide) or _meet(at, size, _address(beta), wide))
-
-
-@_exact
-def _is_statistic(told, array, x):
-    """Tell whether an array holds one number of C for each of x's rows, the normalized axes kept as 1."""
-    ndim = np.int64(told[AXES])
-    if not (_is_plain(array, told, told[COMPUTE]) and (_read(array + NDIM) & 0xFFFFFFFF) == ndim):
-        return False
-    for a in range(ndim):
-        length = _read(_read(x + SHAPE) + 8 * a) if a < ndim - np.int64(told[NORMALIZED]) else 1
-        if _read(_read(array + SHAPE) + 8 * a) != length:
-            return False
-    return True
-
-
-@_exact
-def _can_differentiate(told, dy, x, gamma, mean, residue, rstd):
-    """Tell whether a backward pass can take arrays as its caller has them."""
-    ndim = np.int64(told[AXES])
-    if ndim == 0:
-        return True
-    if not (
-        _is_plain(x, told, told[STORAGE])
-        and _is_plain(dy, told, told[STORAGE])
-        and _same_axes(dy, x, np.int64(0), ndim)
-    ):
-        return False
-    saved = _is_statistic(told, mean, x) and _is_statistic(told, residue, x) and _is_statistic(told, rstd, x)
-    return saved and _can_read(told, x, gamma)
-
-
-# -- one row: reading and writing ---------------------------------------------------------------------------
-
-
-def _widen(value):
-    """Give a stored number in C."""
-
-
-@overload(_widen, inline="always")
-def _(value):
-    if value == HALF:
-        return lambda value: _widen_half(value)
-    if value == BFLOAT:
-        return lambda value: _widen_bfloat(value)
-    return lambda value: value
-
-
-def _narrow(value, like):
-    """Round a number in C to the type that `like` has: to nearest, ties to even."""
-
-
-@overload(_narrow, inline="always")
-def _(value, like):
-    if like == HALF:
-        return lambda value, like: _narrow_half(value)
-    if like == BFLOAT:
-        return lambda value, like: _narrow_bfloat(value)
-    return lambda value, like: value
-
-
-@_exact
-def _array(address, d, like):
-    return numba.carray(_pointer(address, like), (d,))
-
-
-@_exact
-def _row_at(address, d, tile):
-    """Give the row at `address`, in place; or a copy of it in `tile`, if that has room."""
-    row = _array(address, d, tile.dtype.type(0))
-    for j in range(tile.size):
-        tile[j] = row[j]
-    return tile if tile.size else row
+    choose.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]
+    overload(stub, jit_options={"error_model": "numpy", "fastmath": False})(choose)
 
 
 # -- one row: statistics ------------------------------------------------------------------------------------
 
 
-@_exact
-def _less(x, m, residue):
-    """Take the mean off in two steps; in sums as in the writing pass this order is what keeps the digits."""
-    return (x - m) - residue
+@inner
+def _add(sum_, lost, part):
+    """Add a part to a sum, and to `lost` what that addition loses (Knuth's two-sum)."""
+    both = sum_ + part
+    kept = both - sum_
+    return both, lost + ((sum_ - (both - kept)) + (part - kept))
 
 
-@_exact
-def _add(total, lost, part):
-    """Add a part to a total, and to `lost` what that addition loses (Knuth's two-sum)."""
-    both = total + part
-    kept = both - total
-    return both, lost + ((total - (both - kept)) + (part - kept))
+def _sums(like, row, n, factor, guess):
+    """Sum factor·x − guess and its square, in float64."""
 
 
-@_sums
-def _sums_of_block(row, guess):
-    plain, squares = 0.0, 0.0
-    for j in range(row.size):
-        t = _less(np.float64(_widen(row[j])), guess, 0.0)
-        plain += t
-        squares += t * t
-    return plain, squares
+def _plain_sums(like, row, n, factor, guess):
+    """Do it for narrow numbers, whose squares are exact in float64."""
+    by, off, plain, squares = every(factor), every(-guess), every(0.0), every(0.0)
+    size, part = size_of(like), n % LANES
+    for j in range(0, n - part, LANES):
+        t = fma(wide(load(row + j * size, like)), by, off)
+        plain, squares = plain + t, fma(t, t, squares)
+    if part:
+        t = first(fma(wide(load_first(row + (n - part) * size, part, like)), by, off), part)
+        plain, squares = plain + t, fma(t, t, squares)
+    return total(plain), total(squares)
 
 
-@_sums
-def _plain_sums(row):
-    plain, squares = 0.0, 0.0
-    for j in range(row.size):
-        t = np.float64(_widen(row[j]))
-        plain += t
-        squares += t * t
-    return plain, squares
+@inner
+def _total_exactly(sums, lost):
+    """Add lanes with what each addition loses."""
+    sums, lost = _add(sums, lost + swapped(lost, 4), swapped(sums, 4))
+    sums, lost = _add(sums, lost + swapped(lost, 2), swapped(sums, 2))
+    sums, lost = _add(sums, lost + swapped(lost, 1), swapped(sums, 1))
+    return total(first(sums + lost, 1))
 
 
-@_exact
-def _sums_about(row, guess):
-    """Sum x − guess and its square. Narrow values need no blocks: their squares are exact in float64."""
-    if row.itemsize < 8:
-        return _sums_of_block(row, guess)
-    plain, plain_lost, squares, squares_lost = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, row.size, BLOCK):
-        sums = _sums_of_block(row[start : start + BLOCK], guess)
-        plain, plain_lost = _add(plain, plain_lost, sums[0])
-        squares, squares_lost = _add(squares, squares_lost, sums[1])
-    return plain + plain_lost, squares + squares_lost
+def _careful_sums(like, row, n, factor, guess):
+    """Do it for float64 numbers, block by block."""
+    by, off = every(factor), every(-guess)
+    plain, plain_lost, squares, squares_lost = every(0.0), every(0.0), every(0.0), every(0.0)
+    for start in range(0, n, BLOCK):
+        stop = min(start + BLOCK, n)
+        block, block_squares = every(0.0), every(0.0)
+        for j in range(start, stop - LANES + 1, LANES):
+            t = fma(load(row + 8 * j, like), by, off)
+            block, block_squares = block + t, fma(t, t, block_squares)
+        part = (stop - start) % LANES
+        if part:
+            t = first(fma(load_first(row + 8 * (stop - part), part, like), by, off), part)
+            block, block_squares = block + t, fma(t, t, block_squares)
+        plain, plain_lost = _add(plain, plain_lost, block)
+        squares, squares_lost = _add(squares, squares_lost, block_squares)
+    return _total_exactly(plain, plain_lost), _total_exactly(squares, squares_lost)
 
 
-@_exact
-def _moments(row, centered):
-    """Give the mean as a guess and what it misses, and the sum of squares about the mean, all in float64."""
-    if row.itemsize < 8:
-        # Values near zero need no guess, and it costs a sixth of the time. Far from it squares cancel.
-        plain, squares = _plain_sums(row)
-        if not centered:
-            return 0.0, 0.0, squares
-        mean = plain / row.size
-        about_mean = squares - mean * plain
-        if mean * plain < NEAR * about_mean:
-            return mean, 0.0, about_mean
-        guess = mean
-    else:
-        if not centered:
-            return 0.0, 0.0, _sums_about(row, 0.0)[1]
-        guess = 0.0
-        for j in range(min(row.size, PILOT)):
-            guess += np.float64(_widen(row[j]))
-        guess /= min(row.size, PILOT)
+_by_type(_sums, _plain_sums, _careful_sums)
+
+
+@inner
+def _moments(like, row, n, factor, guess, plain, squares, limit, centered):
+    """Give the mean as a guess and what it misses, and the sum of squares about the mean.
+
+    Sums about a guess are given; where it misses the mean by more than a `limit` of variances they are taken again.
+    """
+    if not centered:
+        return 0.0, 0.0, squares
+    per_value = 1.0 / n
+    missed = plain * per_value
+    about_mean = squares - missed * plain
     for _ in range(4):
-        plain, squares = _sums_about(row, guess)
-        missed = plain / row.size
-        about_mean = squares - missed * plain
-        # A guess that is off (in rows that rise, say) costs digits, of which narrow rows have some to spare.
-        if not missed * plain > (0.25 if row.itemsize < 8 else 1e-4) * about_mean:
+        if not missed * plain > limit * about_mean:
             break
         guess += missed
+        plain, squares = _sums(like, row, n, factor, guess)
+        missed = plain * per_value
+        about_mean = squares - missed * plain
+        limit = min(limit, 0.25)
     return guess, missed, max(about_mean, 0.0) if about_mean == about_mean else about_mean
 
 
-@_exact
+def _first_sums(like, row, n):
+    """Sum a narrow row; a float64 row is summed about a guess, when its statistics are asked for."""
+
+
+_by_type(_first_sums, lambda like, row, n: _sums(like, row, n, 1.0, 0.0), lambda like, row, n: (0.0, 0.0))
+
+
+def _statistics(like, row, n, sums, centered, divisor, eps):
+    """Give mean, residue and r of a row times a factor, and whether the row can be written in C."""
+
+
+def _narrow_statistics(like, row, n, sums, centered, divisor, eps):
+    """Finish from the plain sums. What is outside has an x − m or r outside of C, or a square lost in float64."""
+    mean, residue, about_mean = _moments(like, row, n, 1.0, 0.0, sums[0], sums[1], NEAR, centered)
+    spread2 = about_mean * (1.0 / divisor)
+    r = 1.0 / math.sqrt(spread2 + eps)
+    usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
+    return mean, residue, r, 1.0, usual
+
+
+def _float64_statistics(like, row, n, sums, centered, divisor, eps):
+    """Sum about a guess; and again, the row scaled by a power of two, where its squares would leave float64."""
+    factor, root = 1.0, math.sqrt(eps)
+    for attempt in range(2):
+        guess = 0.0
+        if centered:
+            for j in range(min(n, PILOT)):
+                guess += number(row + 8 * j, like) * factor
+            guess /= min(n, PILOT)
+        plain, squares = _sums(like, row, n, factor, guess)
+        mean, residue, about_mean = _moments(like, row, n, factor, guess, plain, squares, 1e-4, centered)
+        spread2 = about_mean / divisor
+        if attempt == 0 and 2.0**-900 < spread2 < 2.0**900:
+            return mean, residue, _reciprocal_root(spread2 + eps), 1.0, True
+        if attempt == 0:
+            factor = _scale_of(like, row, n)
+    # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
+    floor = max(root * factor, 2.0**-1000) if eps > 0.0 else 0.0
+    return mean, residue, 1.0 / math.hypot(math.sqrt(spread2), floor), factor, False
+
+
+_by_type(_statistics, _narrow_statistics, _float64_statistics)
+
+
+@inner
 def _reciprocal_root(value):
     """Give 1/√value right to half an ulp and a little: root and division each add half of one to every x̂."""
     r = 1.0 / math.sqrt(value)
     if not 2.0**-500 < r < 2.0**500:
         return r
     near = value * r
-    short = _fma(-near, r, 1.0) - _fma(value, r, -near) * r
+    short = fma(-near, r, 1.0) - fma(value, r, -near) * r
     return r + 0.5 * r * short
 
 
-@_exact
-def _moments_twice(row, m, centered):
-    """Give the mean of x − m and the squares about the mean with about twice float64's digits, one by one.
+@inner
+def _scale_of(like, row, n):
+    """Find the power of two that puts a row's largest magnitude near 1; 1 for rows that are not finite."""
+    largest = 0.0
+    for j in range(n):
+        size = abs(number(row + 8 * j, like))
+        if not size < math.inf:
+            return 1.0
+        largest = max(largest, size)
+    return math.ldexp(1.0, min(max(-math.frexp(largest)[1], -1000), 1000))
+
+
+@inner
+def _pair(mean, residue, like):
+    """Split a mean into the number of C nearest to it and the rest."""
+    m = narrow(mean + residue, like)
+    return m, narrow((mean - wide(m)) + residue, like)
+
+
+def _save(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+    """Write the mean, its residue and r for the backward pass, each `stride` bytes from the last."""
+
+
+def _save_narrow(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+    zero = narrow(0.0, like)
+    m, missed = _pair(mean, residue, like)
+    put_number(saved, m, zero)
+    put_number(saved + stride, missed, zero)
+    put_number(saved + 2 * stride, narrow(r, like), zero)
+
+
+def _save_float64(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+    """Take the moments once more, with about twice float64's digits and number by number.
 
     dγ is held to |dy·x̂|, however small x̂ is, so what is saved for the backward pass must be better than y needs.
     """
-    plain, plain_lost, squares, squares_lost = 0.0, 0.0, 0.0, 0.0
-    for j in range(row.size):
-        t, lost = _add(np.float64(_widen(row[j])), 0.0, -m)
-        square = t * t
-        plain, plain_lost = _add(plain, plain_lost + lost, t)
-        squares, squares_lost = _add(squares, squares_lost + (_fma(t, t, -square) + 2.0 * t * lost), square)
-    if not centered:
-        return 0.0, squares + squares_lost
-    plain += plain_lost
-    return plain / row.size, (squares + squares_lost) - plain / row.size * plain
+    m, missed = _pair(mean, residue, like)
+    if 2.0**-450 < r < 2.0**450:
+        plain, plain_lost, squares, squares_lost = 0.0, 0.0, 0.0, 0.0
+        for j in range(n):
+            t, lost = _add(number(row + 8 * j, like), 0.0, -m)
+            square = t * t
+            plain, plain_lost = _add(plain, plain_lost + lost, t)
+            squares, squares_lost = _add(squares, squares_lost + (fma(t, t, -square) + 2.0 * t * lost), square)
+        plain, about_mean, missed = plain + plain_lost, squares + squares_lost, 0.0
+        if centered:
+            missed = plain / n
+            about_mean -= missed * plain
+        r = _reciprocal_root(about_mean / divisor + eps)
+    put_number(saved, m, like)
+    put_number(saved + stride, missed, like)
+    put_number(saved + 2 * stride, r, like)
+
+
+_by_type(_save, _save_narrow, _save_float64)
 
 
 # -- one row: forward ---------------------------------------------------------------------------------------
 
 
-@_exact
-def _scale(row, y, m, residue, r, gamma, beta, early):
-    """Write ((x − m) − δ)·r·γ + β; `early` rounds before γ, too."""
-    like = y.dtype.type(0)
-    if early:
-        for j in range(row.size):
-            y[j] = _narrow(_widen(_narrow(_less(_widen(row[j]), m, residue) * r, like)) * gamma[j] + beta[j], like)
-    else:
-        for j in range(row.size):
-            y[j] = _narrow(_fma(_less(_widen(row[j]), m, residue) * r, gamma[j], beta[j]), like)
+@inner
+def _shifted(xhat, gamma, beta, early, like):
+    """Give x̂·γ + β; `early` rounds before γ, too."""
+    return rounded(xhat, like) * gamma + beta if early else fma(xhat, gamma, beta)
 
 
-@_exact
-def _power_of_two(row):
-    """Find k such that row / 2^k has its largest magnitude near 1; 0 for rows that are not finite."""
-    largest = 0.0
-    for j in range(row.size):
-        size = abs(np.float64(_widen(row[j])))
-        if not size < math.inf:
-            return 0
-        largest = max(largest, size)
-    return min(max(math.frexp(largest)[1], -1000), 1000)
+@inner
+def _write(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, early, past_caches):
+    """Write ((x − m) − δ)·r·γ + β; the mean goes in two steps, for this order keeps the digits."""
+    zero, size, part = narrow(0.0, like), size_of(like), n % LANES
+    m, residue, r = every(m), every(residue), every(r)
+    for j in range(0, n - part, LANES):
+        xhat = ((load(x + j * size, like) - m) - residue) * r
+        g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
+        store(y + j * size, _shifted(xhat, g, b, early, like), like, past_caches)
+    if part:
+        j = n - part
+        xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
+        g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
+        store_first(y + j * size, part, _shifted(xhat, g, b, early, like), like)
 
 
-@_exact
-def _scaled_copy(row, k):
-    """Copy a row to float64 and divide it by 2^k."""
-    wide = np.empty(row.size, np.float64)
-    for j in range(row.size):
-        wide[j] = math.ldexp(np.float64(_widen(row[j])), -k)
-    return wide
+@inner
+def _write_and_sum(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, past_caches, ahead):
+    """Write a row and give the sums of another: `_write` and `_plain_sums` in one loop."""
+    zero, size, part = narrow(0.0, like), size_of(like), n % LANES
+    m, residue, r = every(m), every(residue), every(r)
+    plain, squares = every(0.0), every(0.0)
+    for j in range(0, n - part, LANES):
+        t = wide(load(ahead + j * size, like))
+        plain, squares = plain + t, fma(t, t, squares)
+        xhat = ((load(x + j * size, like) - m) - residue) * r
+        g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
+        store(y + j * size, fma(xhat, g, b), like, past_caches)
+    if part:
+        j = n - part
+        t = wide(load_first(ahead + j * size, part, like))
+        plain, squares = plain + t, fma(t, t, squares)
+        xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
+        g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
+        store_first(y + j * size, part, fma(xhat, g, b), like)
+    return total(plain), total(squares)
 
 
-@_exact
-def _extreme(row, y, zero, gamma, beta, early, centered, divisor, eps):
-    """Do a row near the ends of its type, scaled by a power of two and in float64: rare, so slow."""
-    k = _power_of_two(row)
-    wide = _scaled_copy(row, k)
-    mean, residue, about_mean = _moments(wide, centered)
-    # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
-    floor = max(math.ldexp(math.sqrt(eps), -k), 2.0**-1000) if eps > 0.0 else 0.0
-    r = 1.0 / math.hypot(math.sqrt(about_mean / divisor), floor)
-    like, to_c = y.dtype.type(0), type(zero)
-    for j in range(row.size):
-        value = _less(wide[j], mean, residue) * r
-        value = np.float64(_widen(_narrow(to_c(value), like))) if early else value
-        y[j] = _narrow(to_c(_fma(value, np.float64(gamma[j]), np.float64(beta[j]))), like)
-    return math.ldexp(mean, k), math.ldexp(residue, k), math.ldexp(r, -k)
+@inner
+def _write_extreme(like, x, y, n, factor, mean, residue, r, gamma, gamma_step, beta, beta_step, early):
+    """Write a row near the ends of its type in float64: rare, so number by number."""
+    zero, size = narrow(0.0, like), size_of(like)
+    for j in range(n):
+        value = ((wide(number(x + j * size, like)) * factor - mean) - residue) * r
+        if early:
+            value = wide(rounded(narrow(value, like), like))
+        g, b = wide(number(gamma + j * gamma_step, zero)), wide(number(beta + j * beta_step, zero))
+        put_number(y + j * size, narrow(fma(value, g, b), like), like)
 
 
-@_exact
-def _forward_row(row, y, zero, gamma, beta, early, centered, divisor, eps):
-    """Normalize one row and give its statistics in float64: mean, residue and r."""
-    mean, residue, about_mean = _moments(row, centered)
-    # 1 / divisor is the same for all rows, so the compiler takes it out of the loop over them
-    spread2 = about_mean * (1.0 / divisor) if row.itemsize < 8 else about_mean / divisor
-    r = 1.0 / math.sqrt(spread2 + eps) if row.itemsize < 8 else _reciprocal_root(spread2 + eps)
-    # Outside, x − m or r leaves C, or float64's squares lose digits. A narrow constant row has no square to lose.
-    if row.itemsize < 8:
-        usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
-    else:
-        usual = 2.0**-900 < spread2 < 2.0**900
-    if not usual:
-        return _extreme(row, y, zero, gamma, beta, early, centered, divisor, eps)
-    m, missed = _pair(zero, mean, residue)
-    _scale(row, y, m, missed, type(zero)(r), gamma, beta, early)
-    return mean, residue, r
+@inner
+def _parameter(array, index, told, missing):
+    """Give the address of a gamma or beta, that of its indices, and the bytes from one number to the next."""
+    if array == 0:
+        return told + 8 * missing, 0, 0
+    return address(array), address(index), count(told, COMPUTE_SIZE)
 
 
-@_exact
-def _pair(zero, mean, residue):
-    """Split a mean into the number of C nearest to it and the rest."""
-    m = type(zero)(mean + residue)
-    return m, type(zero)((mean - np.float64(m)) + residue)
+@inner
+def _of_row(parameter, indices, i, n, number_step):
+    """Find the gamma or beta of a row."""
+    return parameter + (word(indices + 8 * i) * n * number_step if indices else 0)
 
 
-@_exact
-def _parameter(array, index, d, missing):
-    """Give a gamma or beta as (distinct, columns); where there is none, one that changes no bit."""
-    shape = (_read(_read(array + SHAPE)) if index else 1, d if array else 0)
-    given = numba.carray(_pointer(_address(array), missing), shape)
-    none = np.empty((1, 0 if array else d), given.dtype)
-    none[:] = missing
-    return given if array else none
-
-
-@_exact
-def _index(array, rows):
-    return numba.carray(_pointer(_address(array), np.int64(0)), (rows if array else 0,))
-
-
-@_exact
+@inner
 def _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, lo, hi):
-    zero = _widen(like)
-    d, rows = np.int64(told[COLUMNS]), np.int64(told[ROWS])
-    centered, divisor, eps, early = told[CENTERED] != 0.0, told[DIVISOR], told[EPS], told[CAST] != 0.0
-    x_step, y_step, x, y = _step(x, told), _step(out, told), _address(x), _address(out)
-    tile = np.empty(d if x == y else 0, _array(0, 0, like).dtype)  # in place, what is written must not be read again
-    scales, shifts = _parameter(gamma, gamma_index, d, type(zero)(1)), _parameter(beta, beta_index, d, -zero)
-    which_scale, which_shift = _index(gamma_index, rows), _index(beta_index, rows)
-    saved = numba.carray(_pointer(_address(stats), zero), (3, rows))
-    for i in range(lo, hi):
-        row = _row_at(x + i * x_step, d, tile)
-        to = _array(y + i * y_step, d, like)
-        scale = scales[which_scale[i] if which_scale.size else 0]
-        shift = shifts[which_shift[i] if which_shift.size else 0]
-        m, residue, r = _forward_row(row, to, zero, scale, shift, early, centered, divisor, eps)
-        if stats:
-            saved[0, i], saved[1, i] = _pair(zero, m, residue)
-            saved[2, i] = r
-            if row.itemsize == 8 and 2.0**-450 < r < 2.0**450:
-                saved[1, i], about_mean = _moments_twice(row, saved[0, i], centered)
-                saved[2, i] = _reciprocal_root(about_mean / divisor + eps)
+    n, rows = count(told, COLUMNS), count(told, ROWS)
+    centered, divisor, eps = about(told, CENTERED) != 0.0, about(told, DIVISOR), about(told, EPS)
+    early, can_sum_ahead = about(told, CAST) != 0.0, about(told, CAST) == 0.0 and count(told, ITEMSIZE) < 8
+    x, x_step, y, y_step = address(x), step(x, told), address(out), step(out, told)
+    past_caches = about(told, PAST_CACHES) != 0.0 and (y | y_step) % 16 == 0
+    scales, which_scale, scale_step = _parameter(gamma, gamma_index, told, NO_GAMMA)
+    shifts, which_shift, shift_step = _parameter(beta, beta_index, told, NO_BETA)
+    saved, compute_size = address(stats), count(told, COMPUTE_SIZE)
+    between = 2 if n < SHORT else 1
+    now = after = last = (0.0, 0.0, 0.0, 1.0, False)
+    for i in range(lo - between, hi):
+        row, to, next_row = x + i * x_step, y + i * y_step, x + (i + between) * x_step
+        is_next, sums = i + between < hi, (0.0, 0.0)
+        summed = False
+        if i >= lo:
+            mean, residue, r, factor, usual = now
+            gamma_row = _of_row(scales, which_scale, i, n, scale_step)
+            beta_row = _of_row(shifts, which_shift, i, n, shift_step)
+            if stats:  # before x is written over
+                _save(like, row, n, saved + i * compute_size, rows * compute_size, mean / factor, residue / factor,
+                      r * factor, centered, divisor, eps)  # fmt: skip
+            if usual:
+                m, missed = _pair(mean, residue, like)
+                if is_next and can_sum_ahead:
+                    summed = True
+                    sums = _write_and_sum(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step,
+                                          beta_row, shift_step, past_caches, next_row)  # fmt: skip
+                else:
+                    _write(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step, beta_row, shift_step,
+                           early, past_caches)  # fmt: skip
+            else:
+                _write_extreme(like, row, to, n, factor, mean, residue, r, gamma_row, scale_step, beta_row, shift_step,
+                               early)  # fmt: skip
+        if is_next:
+            if not summed:
+                sums = _first_sums(like, next_row, n)
+            last = _statistics(like, next_row, n, sums, centered, divisor, eps)
+        now, after = (after, last) if between == 2 else (last, last)
 
 
 # -- one row: backward --------------------------------------------------------------------------------------
 
 
-@_sums
-def _projections_of_block(row, dy, gamma, zero, m, residue):
-    """Sum g and g·(x − mean) over a block, g = γ·dy."""
-    plain, along = zero, zero
-    for j in range(row.size):
-        g = _widen(dy[j]) * gamma[j]
-        plain += g
-        along += g * _less(_widen(row[j]), m, residue)
-    return plain, along
+def _project(like, x, dy, n, gamma, dgamma, dbeta, m, residue, r, spare):
+    """Sum g = γ·dy and g·(x − mean) over columns of a row, and add to dγ and dβ; gamma and sums are float64.
 
-
-@_exact
-def _slopes(row, dy, dx, gamma, m, residue, r, mean, along):
-    """Write ((g − mean(g)) − x̂·along)·r."""
-    like = dx.dtype.type(0)
-    for j in range(row.size):
-        xhat = _less(_widen(row[j]), m, residue) * r
-        dx[j] = _narrow(_fma(-along, xhat, _fma(_widen(dy[j]), gamma[j], -mean)) * r, like)
-
-
-@_exact
-def _extreme_slopes(row, dy, dx, zero, gamma, m, residue, r, centered, divisor):
-    """Do a row that overflows on the way, in float64 and a quarter of its size."""
-    d, like, to_c = row.size, dx.dtype.type(0), type(zero)
-    m, residue, r = 0.25 * np.float64(m), 0.25 * np.float64(residue), 4.0 * np.float64(r)
-    mean, along = 0.0, 0.0
-    for j in range(d):
-        g = np.float64(_widen(dy[j])) * np.float64(gamma[j])
-        mean += g / d
-        along += g / divisor * (_less(0.25 * np.float64(_widen(row[j])), m, residue) * r)
-    mean = mean if centered else 0.0
-    for j in range(d):
-        g = np.float64(_widen(dy[j])) * np.float64(gamma[j])
-        xhat = _less(0.25 * np.float64(_widen(row[j])), m, residue) * r
-        dx[j] = _narrow(to_c(((g - mean) - xhat * along) * (0.25 * r)), like)
-
-
-@_exact
-def _backward_row(row, dy, dx, zero, gamma, m, residue, r, centered, divisor):
-    """Write the gradient to one row, of which the statistics are given."""
-    d = row.size
-    mean, along = 0.0, 0.0
-    block = BLOCK if row.itemsize == 8 else WIDE
-    for start in range(0, d, block):
-        stop = min(start + block, d)
-        part, part_along = _projections_of_block(row[start:stop], dy[start:stop], gamma[start:stop], zero, m, residue)
-        mean += np.float64(part)
-        along += np.float64(part_along)
-    along *= np.float64(r)
-    usual = 2.0**-500 < r < 2.0**500 if row.itemsize == 8 else 2.0**-60 < r < 2.0**24
-    if not (usual and abs(mean) < math.inf and abs(along) < math.inf):
-        _extreme_slopes(row, dy, dx, zero, gamma, m, residue, r, centered, divisor)
-        return
-    mean = mean / d if centered else 0.0
-    _slopes(row, dy, dx, gamma, m, residue, r, type(zero)(mean), type(zero)(along / divisor))
-
-
-@_exact
-def _add_gradients(row, dy, m, residue, r, sums):
-    """Add one row to dγ and dβ in float64, where a narrow (x − m) − δ is exact: the bound is relative to |dy·x̂|."""
-    dgamma, dbeta = sums[0], sums[1]
-    if row.itemsize < 8:
-        m, residue, r = np.float64(m), np.float64(residue), np.float64(r)
-        for j in range(row.size):
-            g = np.float64(_widen(dy[j]))
-            dgamma[j] = _fma(g, _less(np.float64(_widen(row[j])), m, residue) * r, dgamma[j])
-            dbeta[j] += g
-        return
-    dgamma_lost, dbeta_lost = sums[2], sums[3]  # no wider type: carry along what each step loses
-    for j in range(row.size):
-        g = np.float64(_widen(dy[j]))
-        near, lost = _add(np.float64(_widen(row[j])), 0.0, -np.float64(m))
-        near, lost = _add(near, lost, -np.float64(residue))
-        xhat = near * r
-        lost = _fma(near, np.float64(r), -xhat) + lost * r
-        part = g * xhat
-        lost = _fma(g, xhat, -part) + lost * g
-        dgamma[j], dgamma_lost[j] = _add(dgamma[j], dgamma_lost[j] + lost, part)
-        dbeta[j], dbeta_lost[j] = _add(dbeta[j], dbeta_lost[j], g)
-
-
-@_exact
-def _add_four(like, x, x_step, dy, dy_step, d, means, residues, rstds, dgamma, dbeta):
-    """Add four narrow rows to dγ and dβ: the sums are read and written once, and not four times.
-
-    One loop for each, because LLVM vectorizes none that would need more than eight tests of which arrays overlap.
+    dγ is held to |dy·x̂|, so a narrow x − mean must be exact but for float64's rounding. Sums have room for whole lanes.
     """
-    a, b = _array(x, d, like), _array(x + x_step, d, like)
-    c, e = _array(x + 2 * x_step, d, like), _array(x + 3 * x_step, d, like)
-    p, q = _array(dy, d, like), _array(dy + dy_step, d, like)
-    s, t = _array(dy + 2 * dy_step, d, like), _array(dy + 3 * dy_step, d, like)
-    m0, m1, m2, m3 = np.float64(means[0]), np.float64(means[1]), np.float64(means[2]), np.float64(means[3])
-    e0, e1, e2, e3 = (
-        np.float64(residues[0]), np.float64(residues[1]), np.float64(residues[2]), np.float64(residues[3])
-    )  # fmt: skip
-    r0, r1, r2, r3 = np.float64(rstds[0]), np.float64(rstds[1]), np.float64(rstds[2]), np.float64(rstds[3])
-    for j in range(d):
-        total = dgamma[j]
-        total = _fma(np.float64(_widen(p[j])), _less(np.float64(_widen(a[j])), m0, e0) * r0, total)
-        total = _fma(np.float64(_widen(q[j])), _less(np.float64(_widen(b[j])), m1, e1) * r1, total)
-        total = _fma(np.float64(_widen(s[j])), _less(np.float64(_widen(c[j])), m2, e2) * r2, total)
-        dgamma[j] = _fma(np.float64(_widen(t[j])), _less(np.float64(_widen(e[j])), m3, e3) * r3, total)
-    for j in range(d):  # a sum of two float32 is off by u of them, half of what is allowed
-        dbeta[j] += np.float64(_widen(p[j]) + _widen(q[j])) + np.float64(_widen(s[j]) + _widen(t[j]))
 
 
-@_exact
-def _backward_rows(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, first, last):
-    zero = _widen(like)
-    d, rows = np.int64(told[COLUMNS]), np.int64(told[ROWS])
-    centered, divisor = told[CENTERED] != 0.0, told[DIVISOR]
-    x_step, dy_step, dx_step = _step(x, told), _step(dy, told), _step(dx, told)
-    x, dy, dx = _address(x), _address(dy), _address(dx)
-    scales, which_scale = _parameter(gamma, gamma_index, d, type(zero)(1)), _index(gamma_index, rows)
-    means, residues = _array(_address(mean), rows, zero), _array(_address(residue), rows, zero)
-    rstds = _array(_address(rstd), rows, zero)
-    pieces = len(sums)
-    for piece in range(first, last):
-        sums[piece] = 0.0
-        lo, hi = piece * rows // pieces, (piece + 1) * rows // pieces
-        for i in range(lo, hi):
-            row, slope = _array(x + i * x_step, d, like), _array(dy + i * dy_step, d, like)
-            scale = scales[which_scale[i] if which_scale.size else 0]
-            to = _array(dx + i * dx_step, d, like)
-            _backward_row(row, slope, to, zero, scale, means[i], residues[i], rstds[i], centered, divisor)
-            done = i - lo + 1
-            if sums.shape[2] == 0:
-                continue
-            if row.itemsize < 8 and done % 4 == 0:
-                _add_four(like, x + (i - 3) * x_step, x_step, dy + (i - 3) * dy_step, dy_step, d, means[i - 3 :],
-                          residues[i - 3 :], rstds[i - 3 :], sums[piece, 0], sums[piece, 1])  # fmt: skip
-            elif row.itemsize == 8 or hi - i <= (hi - lo) % 4:
-                _add_gradients(row, slope, means[i], residues[i], rstds[i], sums[piece])
+def _project_narrow(like, x, dy, n, gamma, dgamma, dbeta, m, residue, r, spare):
+    size, part = size_of(like), n % LANES
+    mean, r = every(wide(m) + wide(residue)), every(wide(r))
+    plain, along = every(0.0), every(0.0)
+    for j in range(0, n - part, LANES):
+        d, g = wide(load(dy + j * size, like)), load(gamma + 8 * j, 0.0)
+        towards = d * (wide(load(x + j * size, like)) - mean)
+        plain, along = fma(g, d, plain), fma(g, towards, along)
+        store(dgamma + 8 * j, fma(towards, r, load(dgamma + 8 * j, 0.0)), 0.0, False)
+        store(dbeta + 8 * j, load(dbeta + 8 * j, 0.0) + d, 0.0, False)
+    if part:
+        j = n - part
+        d, g = wide(load_first(dy + j * size, part, like)), load(gamma + 8 * j, 0.0)
+        towards = d * (wide(load_first(x + j * size, part, like)) - mean)
+        plain, along = fma(g, d, plain), fma(g, towards, along)
+        store(dgamma + 8 * j, fma(towards, r, load(dgamma + 8 * j, 0.0)), 0.0, False)
+        store(dbeta + 8 * j, load(dbeta + 8 * j, 0.0) + d, 0.0, False)
+    return total(plain), total(along)
 
 
-@_exact
-def _partial_sums(told, pieces, dbeta):
-    """Make room for dγ and dβ by pieces: (pieces, 2 or 4, columns), sums and then what they lost."""
-    return np.empty((pieces, 4 if told[COMPUTE_SIZE] == 8.0 else 2, np.int64(told[COLUMNS]) if dbeta else 0))
+def _project_float64(like, x, dy, n, gamma, dgamma, dbeta, m, residue, r, spare):
+    """Do it where there is no wider type: carry along what each step loses, `spare` bytes behind each sum."""
+    means, residues, rs = every(-m), every(-residue), every(r)
+    plain, plain_lost, along, along_lost = every(0.0), every(0.0), every(0.0), every(0.0)
+    for j in range(0, n, LANES):
+        part = min(LANES, n - j)
+        if part == LANES:
+            d, value = load(dy + 8 * j, like), load(x + 8 * j, like)
+        else:
+            d, value = load_first(dy + 8 * j, part, like), load_first(x + 8 * j, part, like)
+        near, lost = _add(value, every(0.0), means)
+        near, lost = _add(near, lost, residues)
+        g = load(gamma + 8 * j, 0.0) * d
+        plain, plain_lost = _add(plain, plain_lost, g)
+        along, along_lost = _add(along, along_lost, g * near)
+        xhat = near * rs
+        lost = fma(near, rs, every(0.0) - xhat) + lost * rs
+        part_of_sum = d * xhat
+        lost = fma(d, xhat, every(0.0) - part_of_sum) + lost * d
+        at = dgamma + 8 * j
+        new, new_lost = _add(load(at, 0.0), load(at + spare, 0.0) + lost, part_of_sum)
+        store(at, new, 0.0, False)
+        store(at + spare, new_lost, 0.0, False)
+        at = dbeta + 8 * j
+        new, new_lost = _add(load(at, 0.0), load(at + spare, 0.0), d)
+        store(at, new, 0.0, False)
+        store(at + spare, new_lost, 0.0, False)
+    return total(plain + plain_lost), total(along + along_lost)
 
 
-@_exact
-def _add_pieces(told, sums, dgamma, dbeta, zero):
+_by_type(_project, _project_narrow, _project_float64)
+
+
+@inner
+def _slopes(like, x, dy, dx, n, gamma, gamma_step, m, residue, r, mean, along, past_caches):
+    """Write ((g − mean(g)) − x̂·along)·r."""
+    zero, size, part = narrow(0.0, like), size_of(like), n % LANES
+    m, residue, r, mean, along = every(m), every(residue), every(r), every(-mean), every(-along)
+    for j in range(0, n - part, LANES):
+        xhat = ((load(x + j * size, like) - m) - residue) * r
+        g = fma(load(dy + j * size, like), load(gamma + j * gamma_step, zero), mean)
+        store(dx + j * size, fma(along, xhat, g) * r, like, past_caches)
+    if part:
+        j = n - part
+        xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
+        g = fma(load_first(dy + j * size, part, like), load_first(gamma + j * gamma_step, part, zero), mean)
+        store_first(dx + j * size, part, fma(along, xhat, g) * r, like)
+
+
+@inner
+def _extreme_slopes(like, x, dy, dx, n, gamma, gamma_step, m, residue, r, centered, divisor):
+    """Do a row that overflows on the way, in float64 and a quarter of its size."""
+    zero, size = narrow(0.0, like), size_of(like)
+    m, residue, r = 0.25 * wide(m), 0.25 * wide(residue), 4.0 * wide(r)
+    mean, along = 0.0, 0.0
+    for j in range(n):
+        g = wide(number(dy + j * size, like)) * wide(number(gamma + j * gamma_step, zero))
+        mean += g / n
+        along += g / divisor * (((0.25 * wide(number(x + j * size, like)) - m) - residue) * r)
+    mean = mean if centered else 0.0
+    for j in range(n):
+        g = wide(number(dy + j * size, like)) * wide(number(gamma + j * gamma_step, zero))
+        xhat = ((0.25 * wide(number(x + j * size, like)) - m) - residue) * r
+        put_number(dx + j * size, narrow(((g - mean) - xhat * along) * (0.25 * r), like), like)
+
+
+@inner
+def _widen_gamma(gamma, gamma_step, n, gammas, zero):
+    """Copy a gamma as float64, so that no row converts it again."""
+    for j in range(0, n, LANES):
+        store(gammas + 8 * j, wide(load_first(gamma + j * gamma_step, min(LANES, n - j), zero)), 0.0, False)
+
+
+@inner
+def _padded(n):
+    return (n + LANES - 1) // LANES * LANES
+
+
+@inner
+def _backward_piece(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, gammas, lo, hi):
+    """Differentiate rows lo to hi; sums: (2 or 4, padded columns) float64 receives dγ, dβ, and what they lost."""
+    n, zero, size = count(told, COLUMNS), narrow(0.0, like), count(told, ITEMSIZE)
+    centered, divisor = about(told, CENTERED) != 0.0, about(told, DIVISOR)
+    x, x_step, dy, dy_step = address(x), step(x, told), address(dy), step(dy, told)
+    dx, dx_step = address(dx), step(dx, told)
+    past_caches = about(told, PAST_CACHES) != 0.0 and (dx | dx_step) % 16 == 0
+    scales, which, scale_step = _parameter(gamma, gamma_index, told, NO_GAMMA)
+    means, residues, rstds, compute_size = address(mean), address(residue), address(rstd), count(told, COMPUTE_SIZE)
+    length, per_value, per_divisor, widened = 8 * _padded(n), 1.0 / n, 1.0 / divisor, -1
+    for j in range(0, (4 if size == 8 else 2) * length, 8 * LANES):
+        store(sums + j, every(0.0), 0.0, False)
+    for i in range(lo, hi):
+        scale = _of_row(scales, which, i, n, scale_step)
+        if scale != widened:
+            widened = scale
+            _widen_gamma(scale, scale_step, n, gammas, zero)
+        row, slope, to = x + i * x_step, dy + i * dy_step, dx + i * dx_step
+        m, missed = number(means + i * compute_size, zero), number(residues + i * compute_size, zero)
+        r = number(rstds + i * compute_size, zero)
+        plain, along = _project(like, row, slope, n, gammas, sums, sums + length, m, missed, r, 2 * length)
+        usual = 2.0**-500 < r < 2.0**500 if size == 8 else 2.0**-60 < r < 2.0**24
+        plain = narrow(plain * per_value if centered else 0.0, like)
+        along = narrow(along * wide(r) * per_divisor, like)
+        if usual and abs(plain) < math.inf and abs(along) < math.inf:
+            _slopes(like, row, slope, to, n, scale, scale_step, m, missed, r, plain, along, past_caches)
+        else:
+            _extreme_slopes(like, row, slope, to, n, scale, scale_step, m, missed, r, centered, divisor)
+
+
+@inner
+def _add_pieces(told, sums, pieces, dgamma, dbeta, like):
     """Add the pieces of dγ and dβ in order, and write them in C, or in float64 for arrays that were laid out."""
-    whole = sums[0]
-    for piece in range(1, len(sums)):
-        part = sums[piece]
-        for which in range(2):
-            if len(whole) == 2:
-                for j in range(whole.shape[1]):
-                    whole[which, j] += part[which, j]
+    n, zero, laid_out = count(told, COLUMNS), narrow(0.0, like), about(told, AXES) == 0.0
+    size, length = 8 if laid_out else count(told, COMPUTE_SIZE), 8 * _padded(n)
+    carried = count(told, COMPUTE_SIZE) == 8
+    piece_step = length * (4 if carried else 2)
+    for which in range(2):
+        to = address(dgamma if which == 0 else dbeta)
+        if to == 0:
+            continue
+        for j in range(0, n, LANES):
+            at = sums + which * length + 8 * j
+            whole, lost, part = every(0.0), every(0.0), min(LANES, n - j)
+            for piece in range(pieces):
+                if carried:
+                    lost = lost + load(at + piece * piece_step + 2 * length, 0.0)
+                    whole, lost = _add(whole, lost, load(at + piece * piece_step, 0.0))
+                else:
+                    whole = whole + load(at + piece * piece_step, 0.0)
+            whole = whole + finite(lost)  # beside an infinite sum it is NaN
+            if laid_out:
+                store_first(to + size * j, part, whole, 0.0)
             else:
-                for j in range(whole.shape[1]):
-                    lost = whole[which + 2, j] + part[which + 2, j]
-                    whole[which, j], whole[which + 2, j] = _add(whole[which, j], lost, part[which, j])
-    if len(whole) == 4:
-        for which in range(2):
-            for j in range(whole.shape[1]):
-                if abs(whole[which + 2, j]) < math.inf:  # beside an infinite sum it is NaN
-                    whole[which, j] += whole[which + 2, j]
-    for which, to in ((0, dgamma), (1, dbeta)):
-        if to and told[AXES] == 0.0:
-            _array(_address(to), whole.shape[1], 0.0)[:] = whole[which]
-        elif to:
-            rounded = _array(_address(to), whole.shape[1], zero)
-            for j in range(whole.shape[1]):
-                rounded[j] = whole[which, j]
+                store_first(to + size * j, part, narrow(whole, like), zero)
 
 
 # -- all rows, on one thread or several ---------------------------------------------------------------------
-# `like` is a zero of the type that is stored, `told` the address of what AXES and the rest name; arrays are their ids,
-# and 0 is one that is not there.
 
 
-@_exact
-def _told(address):
-    return numba.carray(_pointer(address, 0.0), (13,))
+@inner
+def _room(told, pieces, threads):
+    """Make room for dγ and dβ by pieces, and for gamma in float64 by threads."""
+    length = _padded(count(told, COLUMNS))
+    return np.empty(pieces * length * (4 if count(told, COMPUTE_SIZE) == 8 else 2)), np.empty(threads * length)
+
+
+@inner
+def _backward_pieces(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, gammas, pieces, t, threads):
+    """Do one thread's run of pieces."""
+    length, rows = 8 * _padded(count(told, COLUMNS)), count(told, ROWS)
+    gammas = gammas.ctypes.data + t * length
+    for piece in range(t * pieces // threads, (t + 1) * pieces // threads):
+        to = sums.ctypes.data + piece * length * (4 if count(told, COMPUTE_SIZE) == 8 else 2)
+        _backward_piece(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, to, gammas,
+                        piece * rows // pieces, (piece + 1) * rows // pieces)  # fmt: skip
 
 
 @_for_each_type()
 def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, threads):
     """Normalize all rows on the calling thread, or give False if these arrays must be laid out first."""
-    told = _told(told)
-    if not _can_run(told, x, gamma, beta, out):
+    if not can_run(told, x, gamma, beta, out):
         return False
-    _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, 0, np.int64(told[ROWS]))
+    _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, 0, count(told, ROWS))
     return True
 
 
 @_for_each_type(parallel=True)
 def forward_parallel(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, threads):
     """Normalize all rows, an equal run of them a thread."""
-    about = _told(told)
-    if not _can_run(about, x, gamma, beta, out):
+    if not can_run(told, x, gamma, beta, out):
         return False
-    rows = np.int64(about[ROWS])
+    rows = count(told, ROWS)
     for t in prange(threads):
-        _forward_rows(like, _told(told), x, gamma, gamma_index, beta, beta_index, out, stats, t * rows // threads,
+        _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, t * rows // threads,
                       (t + 1) * rows // threads)  # fmt: skip
     return True
 
@@ -743,12 +638,11 @@ def backward_serial(
     like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, threads
 ):  # fmt: skip
     """Differentiate all rows on the calling thread, or give False if these arrays must be laid out first."""
-    about = _told(told)
-    if not _can_differentiate(about, dy, x, gamma, mean, residue, rstd):
+    if not can_differentiate(told, dy, x, gamma, mean, residue, rstd):
         return False
-    sums = _partial_sums(about, pieces, dbeta)
-    _backward_rows(like, about, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, 0, pieces)
-    _add_pieces(about, sums, dgamma, dbeta, _widen(like))
+    sums, gammas = _room(told, pieces, threads)
+    _backward_pieces(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, gammas, pieces, 0, 1)
+    _add_pieces(told, sums.ctypes.data, pieces, dgamma, dbeta, like)
     return True
 
 
@@ -757,12 +651,11 @@ def backward_parallel(
     like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, threads
 ):  # fmt: skip
     """Differentiate all rows, an equal run of pieces a thread."""
-    about = _told(told)
-    if not _can_differentiate(about, dy, x, gamma, mean, residue, rstd):
+    if not can_differentiate(told, dy, x, gamma, mean, residue, rstd):
         return False
-    sums = _partial_sums(about, pieces, dbeta)
+    sums, gammas = _room(told, pieces, threads)
     for t in prange(threads):
-        _backward_rows(like, _told(told), dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums,
-                       t * pieces // threads, (t + 1) * pieces // threads)  # fmt: skip
-    _add_pieces(about, sums, dgamma, dbeta, _widen(like))
+        _backward_pieces(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, sums, gammas, pieces, t,
+                         threads)  # fmt: skip
+    _add_pieces(told, sums.ctypes.data, pieces, dgamma, dbeta, like)
     return True

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""This file reads NumPy's array objects in compiled code, for asking Python for an address costs 1 µs.
+
+A kernel is given the `id` of each array, 0 for one that is not there, and `told`: what it must know of the call, as
+float64 at an address. It looks itself whether it can take the arrays as they are; if not, they are laid out first.
+"""
+
+from numba import njit
+
+from layernorm.ops.backends.lanes import LANES, number, word
+
+# Where the object keeps what a kernel must know, in bytes behind its head (PyArrayObject_fields in
+# numpy/ndarraytypes.h, unchanged since 1.7; `cpu.py` looks whether it is so).
+HEAD = object.__basicsize__
+TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = (HEAD + at for at in (-8, 0, 8, 16, 24, 40, 48))
+C_CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
+
+# What a kernel is told of a call. The first five are about arrays as their caller has them; arrays that are laid out as
+# rows already (AXES = 0) are taken as they are. The last two begin runs of LANES numbers of C, which stand for a gamma
+# or beta that is not there and change no bit: 1 and −0.
+(AXES, NORMALIZED, ARRAY_TYPE, STORAGE, COMPUTE, COLUMNS, ROWS, CENTERED, DIVISOR, EPS, CAST, ITEMSIZE,
+ COMPUTE_SIZE, PAST_CACHES, NO_GAMMA) = range(15)  # fmt: skip
+NO_BETA = NO_GAMMA + LANES
+TOLD = NO_BETA + LANES
+
+# fastmath=False must be said: left out, a function takes the flags of the first one that makes it compile.
+# Only what Python calls is wrapped for it: 40 wrappers took longer than the code in them.
+inner = njit(fastmath=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@inner
+def about(told, which):
+    """Read what a kernel is told under a name."""
+    return number(told + 8 * which, 0.0)
+
+
+@inner
+def count(told, which):
+    """Read a whole number that a kernel is told."""
+    return int(about(told, which))
+
+
+@inner
+def address(array):
+    """Give where an array's numbers begin; 0 for one that is not there."""
+    return word(array + DATA) if array else 0
+
+
+@inner
+def step(array, told):
+    """Give the bytes from one row to the next."""
+    return count(told, COLUMNS) * count(told, ITEMSIZE) if about(told, AXES) else word(word(array + STRIDES))
+
+
+@inner
+def _has(array, told, dtype, flags, like, skipped, kept):
+    """Tell whether an object is an ndarray of a type, with such flags and as many axes as `like`, less `skipped`.
+
+    Each is as long as that of `like`, and from `kept` on 1.
+    """
+    if word(array + TYPE) != count(told, ARRAY_TYPE) or word(array + DTYPE) != count(told, dtype):
+        return False
+    axes = (word(like + NDIM) & 0xFFFFFFFF) - skipped
+    if word(array + FLAGS) & flags != flags or word(array + NDIM) & 0xFFFFFFFF != axes:
+        return False
+    for a in range(axes):
+        length = word(word(like + SHAPE) + 8 * (a + skipped)) if a < kept else 1
+        if word(word(array + SHAPE) + 8 * a) != length:
+            return False
+    return True
+
+
+@inner
+def _apart(a, a_bytes, b, b_bytes):
+    return a >= b + b_bytes or b >= a + a_bytes
+
+
+@inner
+def can_run(told, x, gamma, beta, out):
+    """Tell whether a forward pass can take arrays as its caller has them: plain, of one shape, and apart."""
+    axes, plain = count(told, AXES), C_CONTIGUOUS | ALIGNED
+    if axes == 0:
+        return True
+    if word(x + NDIM) & 0xFFFFFFFF != axes or not _has(x, told, STORAGE, plain, x, 0, axes):
+        return False
+    if not _has(out, told, STORAGE, plain | WRITEABLE, x, 0, axes):
+        return False
+    size = count(told, ROWS) * count(told, COLUMNS) * count(told, ITEMSIZE)
+    if address(out) != address(x) and not _apart(address(out), size, address(x), size):
+        return False
+    for parameter in (gamma, beta):
+        if parameter:
+            if not _has(parameter, told, COMPUTE, plain, x, axes - count(told, NORMALIZED), axes):
+                return False
+            if not _apart(address(out), size, address(parameter), count(told, COLUMNS) * count(told, COMPUTE_SIZE)):
+                return False
+    return True
+
+
+@inner
+def can_differentiate(told, dy, x, gamma, mean, residue, rstd):
+    """Tell whether a backward pass can take arrays as its caller has them."""
+    axes, plain = count(told, AXES), C_CONTIGUOUS | ALIGNED
+    if axes == 0:
+        return True
+    if word(x + NDIM) & 0xFFFFFFFF != axes or not _has(x, told, STORAGE, plain, x, 0, axes):
+        return False
+    for statistic in (mean, residue, rstd):
+        if not _has(statistic, told, COMPUTE, plain, x, 0, axes - count(told, NORMALIZED)):
+            return False
+    if gamma and not _has(gamma, told, COMPUTE, plain, x, axes - count(told, NORMALIZED), axes):
+        return False
+    return _has(dy, told, STORAGE, plain, x, 0, axes)
