@@ -15,6 +15,7 @@ import numpy as np
 from layernorm.ops.arrays import array_of
 from layernorm.ops.backends import choose
 from layernorm.ops.layout import Array, Layout, Parameter, ParameterAxes, layout_of
+from layernorm.ops.memory import empty
 from layernorm.ops.reference import backward as differentiated
 from layernorm.ops.reference import forward as normalized
 from layernorm.ops.reference import rounded, row_of, xhat_of
@@ -69,7 +70,7 @@ class Call:
         self, x: Array, gamma: object, beta: object, out: Array | None = None, return_stats: bool = False, **stored: Any
     ) -> Array | tuple[Array, Stats]:
         """Normalize x, which has this shape and type; see `functional.normalize`."""
-        y = np.empty(x.shape, x.dtype) if out is None else out
+        y = empty(x.shape, x.dtype) if out is None else out
         stats = np.full((3, self.layout.rows), np.nan, self.compute) if return_stats else None
         # the short way would pass over stored statistics, which may be to be refused
         has_stored = stored and any(value is not None for value in stored.values())
@@ -82,7 +83,7 @@ class Call:
     ) -> tuple[Array, Array | None, Array]:
         """Differentiate at x, which has this shape and type, from saved statistics; see `functional`."""
         if self.direct is not None and isinstance(stats, tuple) and len(stats) == 3:
-            dx = np.empty(x.shape, x.dtype)
+            dx = empty(x.shape, x.dtype)
             dgamma = None if gamma is None else np.empty(self.layout.normalized_shape, self.compute)
             dbeta = np.empty(self.layout.normalized_shape, self.compute)
             if self.direct.backward(dy, x, gamma, stats, dx, dgamma, dbeta):
