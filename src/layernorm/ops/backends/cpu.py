@@ -203,16 +203,16 @@ def _run(serial: Any, parallel: Any, size: int, most: int, *arguments: Any) -> b
     global _layer
     threads = 1 if size < PARALLEL_BYTES else min(threads_for(size), most)
     if threads < 2 or _layer == "absent":
-        return serial(*arguments, 1)  # type: ignore[no-any-return]
+        return serial(*arguments, 0, 1)  # type: ignore[no-any-return]
     if _layer is not None and _layer != "workqueue":
-        return parallel(*arguments, threads)  # type: ignore[no-any-return]
+        return parallel(*arguments, 0, threads)  # type: ignore[no-any-return]
     with _lock:
         try:
-            done: bool = parallel(*arguments, threads)
+            done: bool = parallel(*arguments, 0, threads)
             _layer = numba.threading_layer()  # type: ignore[attr-defined]
         except ValueError:  # Numba found no threading layer to load
             _layer = "absent"
-            done = serial(*arguments, 1)
+            done = serial(*arguments, 0, 1)
         return done
 
 

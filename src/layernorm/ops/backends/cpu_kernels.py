@@ -84,7 +84,7 @@ NEAR = 1024.0
 SHORT = 2048
 
 
-def _for_each_type(**options: Any) -> Callable[[Callable[..., Any]], dict[str, Callable[..., Any]]]:
+def _for_each_type(calls: str = "", **options: Any) -> Callable[[Callable[..., Any]], dict[str, Callable[..., Any]]]:
     """Compile a function for each stored type as a function of its own, with a cache file of its own.
 
     Two processes that compile versions of one function at the same time write one file over the other's, and a third
@@ -95,7 +95,9 @@ def _for_each_type(**options: Any) -> Callable[[Callable[..., Any]], dict[str, C
     version = zlib.crc32(b"".join(others))
 
     def compiled(function: Any, name: str) -> Callable[..., Any]:
-        own = FunctionType(function.__code__, function.__globals__, function.__name__)
+        # one that `calls` another by its name means the version for its own type
+        names = function.__globals__ | ({calls: function.__globals__[calls][name]} if calls else {})
+        own = FunctionType(function.__code__, names, function.__name__)
         own.__qualname__ = f"{function.__name__}_{name}_{version:08x}"
         own.__doc__ = function.__doc__
         said = {"nogil": True, "error_model": "numpy", "fastmath": False, "no_cfunc_wrapper": True} | options
@@ -194,15 +196,8 @@ def _moments(like, row, n, factor, guess, plain, squares, limit, centered):
         plain, squares = _sums(like, row, n, factor, guess)
         missed = plain * per_value
         about_mean = squares - missed * plain
-        limit = min(limit, 0.25)
-    return guess, missed, max(about_mean, 0.0) if about_mean == about_mean else about_mean
-
-
-def _first_sums(like, row, n):
-    """Sum a narrow row; a float64 row is summed about a guess, when its statistics are asked for."""
-
-
-_by_type(_first_sums, lambda like, row, n: _sums(like, row, n, 1.0, 0.0), lambda like, row, n: (0.0, 0.0))
+        limit = 0.25 if limit > 0.25 else limit
+    return guess, missed, 0.0 if about_mean < 0.0 else about_mean
 
 
 def _statistics(like, row, n, sums, centered, divisor, eps):
@@ -383,17 +378,20 @@ def _of_row(parameter, indices, i, n, number_step):
     return parameter + (word(indices + 8 * i) * n * number_step if indices else 0)
 
 
-@inner
-def _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, lo, hi):
+@_for_each_type()
+def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
+    """Normalize one thread's run of rows, or give False if these arrays must be laid out first."""
+    if not can_run(told, x, gamma, beta, out):
+        return False
     n, rows = count(told, COLUMNS), count(told, ROWS)
     centered, divisor, eps = about(told, CENTERED) != 0.0, about(told, DIVISOR), about(told, EPS)
-    early, can_sum_ahead = about(told, CAST) != 0.0, about(told, CAST) == 0.0 and count(told, ITEMSIZE) < 8
+    early, narrow_rows = about(told, CAST) != 0.0, count(told, ITEMSIZE) < 8
     x, x_step, y, y_step = address(x), step(x, told), address(out), step(out, told)
     past_caches = about(told, PAST_CACHES) != 0.0 and (y | y_step) % 16 == 0
     scales, which_scale, scale_step = _parameter(gamma, gamma_index, told, NO_GAMMA)
     shifts, which_shift, shift_step = _parameter(beta, beta_index, told, NO_BETA)
     saved, compute_size = address(stats), count(told, COMPUTE_SIZE)
-    between = 2 if n < SHORT else 1
+    lo, hi, between = thread * rows // threads, (thread + 1) * rows // threads, 2 if n < SHORT else 1
     now = after = last = (0.0, 0.0, 0.0, 1.0, False)
     for i in range(lo - between, hi):
         row, to, next_row = x + i * x_step, y + i * y_step, x + (i + between) * x_step
@@ -408,7 +406,7 @@ def _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stat
                       r * factor, centered, divisor, eps)  # fmt: skip
             if usual:
                 m, missed = _pair(mean, residue, like)
-                if is_next and can_sum_ahead:
+                if is_next and narrow_rows and not early:
                     summed = True
                     sums = _write_and_sum(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step,
                                           beta_row, shift_step, past_caches, next_row)  # fmt: skip
@@ -419,10 +417,21 @@ def _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stat
                 _write_extreme(like, row, to, n, factor, mean, residue, r, gamma_row, scale_step, beta_row, shift_step,
                                early)  # fmt: skip
         if is_next:
-            if not summed:
-                sums = _first_sums(like, next_row, n)
+            if narrow_rows and not summed:  # float64 rows are summed about a guess, below
+                sums = _sums(like, next_row, n, 1.0, 0.0)
             last = _statistics(like, next_row, n, sums, centered, divisor, eps)
         now, after = (after, last) if between == 2 else (last, last)
+    return True
+
+
+@_for_each_type(parallel=True, calls="forward_serial")
+def forward_parallel(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
+    """Normalize all rows, an equal run of them a thread."""
+    if not can_run(told, x, gamma, beta, out):
+        return False
+    for t in prange(threads):
+        forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, t, threads)
+    return True
 
 
 # -- one row: backward --------------------------------------------------------------------------------------
@@ -613,29 +622,8 @@ def _backward_pieces(like, told, dy, x, gamma, gamma_index, mean, residue, rstd,
 
 
 @_for_each_type()
-def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, threads):
-    """Normalize all rows on the calling thread, or give False if these arrays must be laid out first."""
-    if not can_run(told, x, gamma, beta, out):
-        return False
-    _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, 0, count(told, ROWS))
-    return True
-
-
-@_for_each_type(parallel=True)
-def forward_parallel(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, threads):
-    """Normalize all rows, an equal run of them a thread."""
-    if not can_run(told, x, gamma, beta, out):
-        return False
-    rows = count(told, ROWS)
-    for t in prange(threads):
-        _forward_rows(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, t * rows // threads,
-                      (t + 1) * rows // threads)  # fmt: skip
-    return True
-
-
-@_for_each_type()
 def backward_serial(
-    like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, threads
+    like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, thread, threads
 ):  # fmt: skip
     """Differentiate all rows on the calling thread, or give False if these arrays must be laid out first."""
     if not can_differentiate(told, dy, x, gamma, mean, residue, rstd):
@@ -648,7 +636,7 @@ def backward_serial(
 
 @_for_each_type(parallel=True)
 def backward_parallel(
-    like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, threads
+    like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, thread, threads
 ):  # fmt: skip
     """Differentiate all rows, an equal run of pieces a thread."""
     if not can_differentiate(told, dy, x, gamma, mean, residue, rstd):
