@@ -6,7 +6,7 @@ python benchmarks/bench.py --report RUN.json ..., which writes the medians of se
 plots and the README's table.
 
 Each contender lives in a process of its own (`contenders.py`). In every round each has its turn: a pause, so that
-threads of the one before stop spinning, then the same call over and over for 60 ms. A cell is the median
+threads of the one before stop spinning, then the same call over and over for 40 ms. A cell is the median
 over the rounds of the medians within them.
 """
 
@@ -36,7 +36,7 @@ mpl.rcParams["svg.hashsalt"] = "layernorm"  # the same numbers make the same fil
 from matplotlib import pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.06, 3
+THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.04, 5
 SHAPES = [(1, 768), (8, 768), (32, 768), (512, 768), (4096, 768), (65536, 128), (64, 65536), (4096, 4096)]
 HUGE = [(4096, 4096), (16384, 4096)]
 CELLS = [
@@ -118,11 +118,13 @@ def measured(cell: Cell, among: list[Worker], rounds: int) -> dict[str, Any]:
 def starts() -> dict[str, float]:
     """Time processes from their start to their first result, in seconds: the median of five, and of three cold ones."""
     ours = "import numpy, layernorm; layernorm.layer_norm(numpy.ones((4, 768), 'float32'))"
+    alone = f"import sys; sys.modules['scipy'] = None; {ours}"  # which Numba imports where it is installed
     lines = {"numpy alone": "import numpy", "torch": "import torch; torch.layer_norm(torch.ones(4, 768), (768,))"}
     with tempfile.TemporaryDirectory() as cache:
         found = {"ours, cold": statistics.median(_start(ours, f"{cache}/{i}") for i in range(3))}
         _start(ours, cache)
         found["ours, warm"] = statistics.median(_start(ours, cache) for _ in range(5))
+        found["ours, warm, where SciPy is not installed"] = statistics.median(_start(alone, cache) for _ in range(5))
         return found | {n: statistics.median(_start(line, cache) for _ in range(5)) for n, line in lines.items()}
 
 
@@ -134,14 +136,22 @@ def _start(code: str, cache: str) -> float:
 
 
 def allocated() -> dict[str, int]:
-    """Count the bytes that NumPy is asked for in one call on 4096×4096 float32, at most at one time."""
+    """Count the bytes of memory that one call on 4096×4096 float32 adds to the process, at their most."""
     code = """
-import tracemalloc, numpy as np, layernorm as ln
-x = np.ones((4096, 4096), np.float32); out = np.empty_like(x); gamma = np.ones(4096, np.float32)
-_, stats = ln.layer_norm(x, gamma, return_stats=True); ln.layer_norm_backward(x, x, stats, gamma)
+import numpy as np, layernorm as ln
+def resident(which):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(which)).split()[1]) * 1024
+x = np.ones((4096, 4096), np.float32); out = np.ones_like(x); gamma = np.ones(4096, np.float32)
+_, stats = ln.layer_norm(x, gamma, out=out, return_stats=True); ln.layer_norm_backward(x[:64], x[:64], ln.Stats(*(
+    s[:64] for s in stats)), gamma)
+kept = []
 for name, call in {"with out=": lambda: ln.layer_norm(x, gamma, out=out), "without": lambda: ln.layer_norm(x, gamma),
-                   "backward": lambda: ln.layer_norm_backward(x, x, stats, gamma)}.items():
-    tracemalloc.start(); call(); print(name, tracemalloc.get_traced_memory()[1], sep="|"); tracemalloc.stop()
+                   "without, when the last result is gone": lambda: ln.layer_norm(x, gamma),
+                   "backward, another result held": lambda: ln.layer_norm_backward(x, x, stats, gamma)}.items():
+    before = resident("VmRSS")
+    open("/proc/self/clear_refs", "w").write("5")  # the most begins anew
+    result = call(); print(name, max(0, resident("VmHWM") - before), sep="|")
+    kept = [result] if name.endswith("gone") else []; del result
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     return {name: int(size) for name, size in (line.split("|") for line in done.stdout.splitlines())}
@@ -246,7 +256,7 @@ def around(whole: dict[str, Any]) -> str:
     """Write what surrounds a call."""
     starts = [["from the start of a process to its first result", "s"]]
     starts += [[name, f"{s:.2f}"] for name, s in whole["starts_s"].items()]
-    sizes = [["asked of NumPy in one call on 4096×4096 float32 (64 MiB)", "MiB"]]
+    sizes = [["memory that one call on 4096×4096 float32 (64 MiB) adds to the process", "MiB"]]
     sizes += [[name, f"{size / 2**20:.1f}"] for name, size in whole["allocated_bytes"].items()]
     return f"{markdown(starts)}\n\n{markdown(sizes)}"
 

@@ -182,7 +182,7 @@ def plan_of(x: Array, spec: NormSpec, backend: str | None = None) -> Plan:
     call = Call(spec, x.shape, x.dtype, backend)
     layout = call.layout
     view = layout.is_view(x) and _is_plain(x, layout)
-    threads = min(call.backend.threads_for(x.nbytes), max(layout.rows, 1))
+    threads = min(call.backend.threads_for(x), max(layout.rows, 1))
     told = "read where they are" if view else "copied to rows and back"
     return Plan(call.backend.NAME, told, layout.rows, layout.columns, threads, call.why)
 

@@ -71,7 +71,7 @@ def test_where_nothing_can_be_written_kernels_are_compiled_in_memory(tmp_path):
 import layernorm as ln
 from layernorm import functional
 from layernorm.ops.backends import cpu_kernels
-where = cpu_kernels.forward_serial["float64"].stats.cache_path
+where = cpu_kernels.forward_serial["layer_float64"].stats.cache_path
 print(ln.__file__, where, *ln.layer_norm([2.0, 4.0, 6.0, 8.0]).round(3))
 """
     where, cache, *found = run(code, package.parent, HOME=str(nowhere), XDG_CACHE_HOME=str(nowhere))

@@ -25,12 +25,12 @@ NAME = "cpu"
 PIECES = 32
 # Fewer where rows are few: putting 32 pieces together cost more than adding the 512 rows in them.
 ROWS_A_PIECE = 64
-# One where one thread does them all: the least that a second is started for, in values of the widest type.
-PIECE_VALUES = 2**14
 # Very wide rows are cut in fewer pieces, for each is a row of float64: 32 of a million columns took 1 GB.
 PARTIAL_COLUMNS = 2**21
-# Below this many bytes of x a second thread costs more than it saves.
-PARALLEL_BYTES = 2**17
+# Below this many values of x a second thread costs more than it saves; below half as many, where a value costs twice
+# as much: bfloat16 is rounded in integers, and sums of float64 carry what they lose.
+PARALLEL_VALUES = 2**15
+DEAR = ("bfloat16", "float64")
 # From here on results are written past the caches, which could not keep them; a smaller one is sooner read from there.
 PAST_CACHES_BYTES = 2**25
 CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
@@ -78,10 +78,10 @@ class Direct:
     def __init__(self, spec: NormSpec, layout: Layout, dtype: np.dtype[Any]) -> None:
         name = dtype.name
         self.like = lanes.LIKE[name]
-        self.forwards = kernels.forward_serial[name], kernels.forward_parallel[name]
+        self.forwards, self.taken = _forwards(spec, name)
         self.backwards = kernels.backward_serial[name], kernels.backward_parallel[name]
-        self.size = layout.rows * layout.columns * dtype.itemsize if layout.rows > 1 else 0
         self.rows, self.pieces = layout.rows, _pieces(layout.rows, layout.columns)
+        self.work = _work(layout.rows * layout.columns, dtype)
         axes = len(layout.shape) if layout.is_trailing else 0
         self._told = _told(spec, dtype, layout.rows, layout.columns, axes, len(layout.normalized))
         self.told = _address(self._told)
@@ -89,7 +89,7 @@ class Direct:
     def forward(self, x: Array, gamma: object, beta: object, out: object, stats: Array | None) -> bool:
         """Normalize x into out if kernels can read these arrays as they are, and tell whether they could."""
         return _run(
-            *self.forwards, self.size, self.rows, self.like, self.told, id(x),
+            *self.forwards, self.work, self.rows, self.like, self.taken, self.told, id(x),
             0 if gamma is None else id(gamma), 0, 0 if beta is None else id(beta), 0, id(out),
             0 if stats is None else id(stats),
         )  # fmt: skip
@@ -100,7 +100,7 @@ class Direct:
     ) -> bool:  # fmt: skip
         """Write dx, dγ and dβ, the last two of the compute type, if kernels can read these arrays as they are."""
         return _run(
-            *self.backwards, self.size, self.pieces, self.like, self.told, id(dy),
+            *self.backwards, self.work, self.pieces, self.like, self.told, id(dy),
             id(x), 0 if gamma is None else id(gamma), 0, id(stats[0]), id(stats[1]), id(stats[2]), id(dx),
             0 if dgamma is None else id(dgamma), id(dbeta), self.pieces,
         )  # fmt: skip
@@ -128,10 +128,10 @@ def forward(
     scale, scale_index = _converted(gamma, spec.scale_offset, compute)
     shift, shift_index = _converted(beta, 0, compute)
     told = _told(spec, x.dtype, *x.shape)
+    kernels_of, taken = _forwards(spec, name)
     _run(
-        kernels.forward_serial[name], kernels.forward_parallel[name], x.nbytes if len(x) > 1 else 0, len(x),
-        lanes.LIKE[name],
-        _address(told), id(x), *_ids(scale, scale_index, shift, shift_index, target, stats),
+        *kernels_of, _work(x.size, x.dtype), len(x), lanes.LIKE[name], taken, _address(told), id(x),
+        *_ids(scale, scale_index, shift, shift_index, target, stats),
     )  # fmt: skip
     if narrow:
         out[...] = target
@@ -154,7 +154,7 @@ def backward(
     pieces, whole, saved = _pieces(rows, columns), np.empty((2, columns)), tuple(stats)  # ids are of what is kept
     dgamma, dbeta = (whole[0], whole[1]) if sums else (None, None)
     _run(
-        kernels.backward_serial[name], kernels.backward_parallel[name], x.nbytes if rows > 1 else 0, pieces,
+        kernels.backward_serial[name], kernels.backward_parallel[name], _work(x.size, x.dtype), pieces,
         lanes.LIKE[name],
         _address(told), id(dy), id(x), *_ids(scale, index, *saved, target, dgamma, dbeta), pieces,
     )  # fmt: skip
@@ -163,9 +163,17 @@ def backward(
     return None if dgamma is None or dbeta is None else (dgamma, dbeta)
 
 
-def threads_for(size_in_bytes: int) -> int:
-    """Say how many threads an array of this size is given."""
-    return 1 if _forked or size_in_bytes < PARALLEL_BYTES else get_num_threads()
+def threads_for(x: Array) -> int:
+    """Say how many threads an array of this size and type is given."""
+    return _threads_for(_work(x.size, x.dtype))
+
+
+def _threads_for(work: int) -> int:
+    return 1 if _forked or work < PARALLEL_VALUES else get_num_threads()
+
+
+def _work(values: int, dtype: np.dtype[Any]) -> int:
+    return 2 * values if dtype.name in DEAR else values
 
 
 _threads: int | None = None
@@ -199,9 +207,9 @@ def processors() -> int:
         return count
 
 
-def _run(serial: Any, parallel: Any, size: int, most: int, *arguments: Any) -> bool:
+def _run(serial: Any, parallel: Any, work: int, most: int, *arguments: Any) -> bool:
     global _layer
-    threads = 1 if size < PARALLEL_BYTES else min(threads_for(size), most)
+    threads = 1 if work < PARALLEL_VALUES else min(_threads_for(work), most)
     if threads < 2 or _layer == "absent":
         return serial(*arguments, 0, 1)  # type: ignore[no-any-return]
     if _layer is not None and _layer != "workqueue":
@@ -216,9 +224,15 @@ def _run(serial: Any, parallel: Any, size: int, most: int, *arguments: Any) -> b
         return done
 
 
+def _forwards(spec: NormSpec, dtype: str) -> tuple[tuple[Any, Any], float | None]:
+    """Find a spec's two forward kernels, and what they are told to take off: for RMS norm nothing."""
+    version = f"{'layer' if spec.centered else 'rms'}_{dtype}"
+    return (kernels.forward_serial[version], kernels.forward_parallel[version]), 0.0 if spec.centered else None
+
+
 def _pieces(rows: int, columns: int) -> int:
     """Say in how many pieces of rows dγ and dβ are added up, which depends on the shape alone."""
-    if rows * columns < PIECE_VALUES:
+    if rows * columns < PARALLEL_VALUES:
         return 1
     return min(rows, PIECES, max(4, rows // ROWS_A_PIECE), max(4, PARTIAL_COLUMNS // columns))
 

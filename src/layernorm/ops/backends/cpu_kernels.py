@@ -22,7 +22,7 @@ import inspect
 import math
 import pkgutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -58,6 +58,8 @@ from layernorm.ops.backends.lanes import (
     finite,
     first,
     fma,
+    if_any,
+    less,
     load,
     load_first,
     narrow,
@@ -84,7 +86,9 @@ NEAR = 1024.0
 SHORT = 2048
 
 
-def _for_each_type(calls: str = "", **options: Any) -> Callable[[Callable[..., Any]], dict[str, Callable[..., Any]]]:
+def _for_each(
+    versions: Iterable[str] = LIKE, calls: str = "", **options: Any
+) -> Callable[[Callable[..., Any]], dict[str, Callable[..., Any]]]:
     """Compile a function for each stored type as a function of its own, with a cache file of its own.
 
     Two processes that compile versions of one function at the same time write one file over the other's, and a third
@@ -106,7 +110,11 @@ def _for_each_type(calls: str = "", **options: Any) -> Callable[[Callable[..., A
         except RuntimeError:  # no folder can be written to: compile in memory
             return njit(**said)(own)
 
-    return lambda function: {name: compiled(function, name) for name in LIKE}
+    return lambda function: {name: compiled(function, name) for name in versions}
+
+
+# Forward, RMS norm is compiled apart: it takes no mean off, and need not sum what it would be made of.
+NORMS = [f"{norm}_{name}" for norm in ("layer", "rms") for name in LIKE]
 
 
 def _by_type(stub: Any, of_narrow: Any, of_float64: Any) -> None:
@@ -179,12 +187,12 @@ _by_type(_sums, _plain_sums, _careful_sums)
 
 
 @inner
-def _moments(like, row, n, factor, guess, plain, squares, limit, centered):
+def _moments(like, row, n, factor, guess, plain, squares, limit, taken):
     """Give the mean as a guess and what it misses, and the sum of squares about the mean.
 
     Sums about a guess are given; where it misses the mean by more than a `limit` of variances they are taken again.
     """
-    if not centered:
+    if taken is None:
         return 0.0, 0.0, squares
     per_value = 1.0 / n
     missed = plain * per_value
@@ -200,30 +208,30 @@ def _moments(like, row, n, factor, guess, plain, squares, limit, centered):
     return guess, missed, 0.0 if about_mean < 0.0 else about_mean
 
 
-def _statistics(like, row, n, sums, centered, divisor, eps):
+def _statistics(like, row, n, sums, taken, divisor, eps):
     """Give mean, residue and r of a row times a factor, and whether the row can be written in C."""
 
 
-def _narrow_statistics(like, row, n, sums, centered, divisor, eps):
+def _narrow_statistics(like, row, n, sums, taken, divisor, eps):
     """Finish from the plain sums. What is outside has an x − m or r outside of C, or a square lost in float64."""
-    mean, residue, about_mean = _moments(like, row, n, 1.0, 0.0, sums[0], sums[1], NEAR, centered)
+    mean, residue, about_mean = _moments(like, row, n, 1.0, 0.0, sums[0], sums[1], NEAR, taken)
     spread2 = about_mean * (1.0 / divisor)
     r = 1.0 / math.sqrt(spread2 + eps)
     usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
     return mean, residue, r, 1.0, usual
 
 
-def _float64_statistics(like, row, n, sums, centered, divisor, eps):
+def _float64_statistics(like, row, n, sums, taken, divisor, eps):
     """Sum about a guess; and again, the row scaled by a power of two, where its squares would leave float64."""
     factor, root = 1.0, math.sqrt(eps)
     for attempt in range(2):
         guess = 0.0
-        if centered:
+        if taken is not None:
             for j in range(min(n, PILOT)):
                 guess += number(row + 8 * j, like) * factor
             guess /= min(n, PILOT)
         plain, squares = _sums(like, row, n, factor, guess)
-        mean, residue, about_mean = _moments(like, row, n, factor, guess, plain, squares, 1e-4, centered)
+        mean, residue, about_mean = _moments(like, row, n, factor, guess, plain, squares, 1e-4, taken)
         spread2 = about_mean / divisor
         if attempt == 0 and 2.0**-900 < spread2 < 2.0**900:
             return mean, residue, _reciprocal_root(spread2 + eps), 1.0, True
@@ -267,11 +275,11 @@ def _pair(mean, residue, like):
     return m, narrow((mean - wide(m)) + residue, like)
 
 
-def _save(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+def _save(like, row, n, saved, stride, mean, residue, r, taken, divisor, eps):
     """Write the mean, its residue and r for the backward pass, each `stride` bytes from the last."""
 
 
-def _save_narrow(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+def _save_narrow(like, row, n, saved, stride, mean, residue, r, taken, divisor, eps):
     zero = narrow(0.0, like)
     m, missed = _pair(mean, residue, like)
     put_number(saved, m, zero)
@@ -279,7 +287,7 @@ def _save_narrow(like, row, n, saved, stride, mean, residue, r, centered, diviso
     put_number(saved + 2 * stride, narrow(r, like), zero)
 
 
-def _save_float64(like, row, n, saved, stride, mean, residue, r, centered, divisor, eps):
+def _save_float64(like, row, n, saved, stride, mean, residue, r, taken, divisor, eps):
     """Take the moments once more, with about twice float64's digits and number by number.
 
     dγ is held to |dy·x̂|, however small x̂ is, so what is saved for the backward pass must be better than y needs.
@@ -293,7 +301,7 @@ def _save_float64(like, row, n, saved, stride, mean, residue, r, centered, divis
             plain, plain_lost = _add(plain, plain_lost + lost, t)
             squares, squares_lost = _add(squares, squares_lost + (fma(t, t, -square) + 2.0 * t * lost), square)
         plain, about_mean, missed = plain + plain_lost, squares + squares_lost, 0.0
-        if centered:
+        if taken is not None:
             missed = plain / n
             about_mean -= missed * plain
         r = _reciprocal_root(about_mean / divisor + eps)
@@ -316,16 +324,19 @@ def _shifted(xhat, gamma, beta, early, like):
 
 @inner
 def _write(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, early, past_caches):
-    """Write ((x − m) − δ)·r·γ + β; the mean goes in two steps, for this order keeps the digits."""
+    """Write ((x − m) − δ)·r·γ + β; the mean goes in two steps, for this order keeps the digits.
+
+    It is None for RMS norm.
+    """
     zero, size, part = narrow(0.0, like), size_of(like), n % LANES
     m, residue, r = every(m), every(residue), every(r)
     for j in range(0, n - part, LANES):
-        xhat = ((load(x + j * size, like) - m) - residue) * r
+        xhat = less(less(load(x + j * size, like), m), residue) * r
         g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
         store(y + j * size, _shifted(xhat, g, b, early, like), like, past_caches)
     if part:
         j = n - part
-        xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
+        xhat = less(less(load_first(x + j * size, part, like), m), residue) * r
         g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
         store_first(y + j * size, part, _shifted(xhat, g, b, early, like), like)
 
@@ -339,14 +350,14 @@ def _write_and_sum(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_s
     for j in range(0, n - part, LANES):
         t = wide(load(ahead + j * size, like))
         plain, squares = plain + t, fma(t, t, squares)
-        xhat = ((load(x + j * size, like) - m) - residue) * r
+        xhat = less(less(load(x + j * size, like), m), residue) * r
         g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
         store(y + j * size, fma(xhat, g, b), like, past_caches)
     if part:
         j = n - part
         t = wide(load_first(ahead + j * size, part, like))
         plain, squares = plain + t, fma(t, t, squares)
-        xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
+        xhat = less(less(load_first(x + j * size, part, like), m), residue) * r
         g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
         store_first(y + j * size, part, fma(xhat, g, b), like)
     return total(plain), total(squares)
@@ -378,13 +389,16 @@ def _of_row(parameter, indices, i, n, number_step):
     return parameter + (word(indices + 8 * i) * n * number_step if indices else 0)
 
 
-@_for_each_type()
-def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
-    """Normalize one thread's run of rows, or give False if these arrays must be laid out first."""
+@_for_each(NORMS)
+def forward_serial(like, taken, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
+    """Normalize one thread's run of rows, or give False if these arrays must be laid out first.
+
+    `taken` is None for RMS norm, which takes no mean off, and else any number.
+    """
     if not can_run(told, x, gamma, beta, out):
         return False
     n, rows = count(told, COLUMNS), count(told, ROWS)
-    centered, divisor, eps = about(told, CENTERED) != 0.0, about(told, DIVISOR), about(told, EPS)
+    divisor, eps = about(told, DIVISOR), about(told, EPS)
     early, narrow_rows = about(told, CAST) != 0.0, count(told, ITEMSIZE) < 8
     x, x_step, y, y_step = address(x), step(x, told), address(out), step(out, told)
     past_caches = about(told, PAST_CACHES) != 0.0 and (y | y_step) % 16 == 0
@@ -403,9 +417,10 @@ def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, sta
             beta_row = _of_row(shifts, which_shift, i, n, shift_step)
             if stats:  # before x is written over
                 _save(like, row, n, saved + i * compute_size, rows * compute_size, mean / factor, residue / factor,
-                      r * factor, centered, divisor, eps)  # fmt: skip
+                      r * factor, taken, divisor, eps)  # fmt: skip
             if usual:
                 m, missed = _pair(mean, residue, like)
+                m, missed = if_any(taken, m), if_any(taken, missed)
                 if is_next and narrow_rows and not early:
                     summed = True
                     sums = _write_and_sum(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step,
@@ -419,18 +434,18 @@ def forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, sta
         if is_next:
             if narrow_rows and not summed:  # float64 rows are summed about a guess, below
                 sums = _sums(like, next_row, n, 1.0, 0.0)
-            last = _statistics(like, next_row, n, sums, centered, divisor, eps)
+            last = _statistics(like, next_row, n, sums, taken, divisor, eps)
         now, after = (after, last) if between == 2 else (last, last)
     return True
 
 
-@_for_each_type(parallel=True, calls="forward_serial")
-def forward_parallel(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
+@_for_each(NORMS, parallel=True, calls="forward_serial")
+def forward_parallel(like, taken, told, x, gamma, gamma_index, beta, beta_index, out, stats, thread, threads):
     """Normalize all rows, an equal run of them a thread."""
     if not can_run(told, x, gamma, beta, out):
         return False
     for t in prange(threads):
-        forward_serial(like, told, x, gamma, gamma_index, beta, beta_index, out, stats, t, threads)
+        forward_serial(like, taken, told, x, gamma, gamma_index, beta, beta_index, out, stats, t, threads)
     return True
 
 
@@ -621,7 +636,7 @@ def _backward_pieces(like, told, dy, x, gamma, gamma_index, mean, residue, rstd,
                         piece * rows // pieces, (piece + 1) * rows // pieces)  # fmt: skip
 
 
-@_for_each_type()
+@_for_each()
 def backward_serial(
     like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, thread, threads
 ):  # fmt: skip
@@ -634,7 +649,7 @@ def backward_serial(
     return True
 
 
-@_for_each_type(parallel=True)
+@_for_each(parallel=True)
 def backward_parallel(
     like, told, dy, x, gamma, gamma_index, mean, residue, rstd, dx, dgamma, dbeta, pieces, thread, threads
 ):  # fmt: skip

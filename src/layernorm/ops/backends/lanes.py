@@ -251,12 +251,29 @@ def size_of(typingctx: Any, like: Any) -> Any:
 
 @intrinsic
 def every(typingctx: Any, value: Any) -> Any:
-    """Put one number in every lane."""
+    """Put one number in every lane; None stays None."""
+    if isinstance(value, types.NoneType):
+        return value(value), lambda context, builder, signature, args: args[0]
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _splat(builder, args[0])
 
     return Lanes(value)(value), generate
+
+
+@intrinsic
+def less(typingctx: Any, lanes: Any, taken: Any) -> Any:
+    """Take lanes off lanes; None takes nothing off."""
+    if isinstance(taken, types.NoneType):
+        return lanes(lanes, taken), lambda context, builder, signature, args: args[0]
+    return lanes(lanes, taken), lambda context, builder, signature, args: builder.fsub(*args)
+
+
+@intrinsic
+def if_any(typingctx: Any, taken: Any, value: Any) -> Any:
+    """Give a value, or None where nothing is taken off."""
+    chosen = 0 if isinstance(taken, types.NoneType) else 1
+    return (taken, value)[chosen](taken, value), lambda context, builder, signature, args: args[chosen]
 
 
 @intrinsic
