@@ -167,6 +167,27 @@ def test_gradients_have_the_same_bits_on_any_number_of_threads(kind, count, dtyp
         assert all(same_bits(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1024, 1001])
+@pytest.mark.parametrize("kind", NORMS)
+def test_results_written_past_the_caches_have_the_same_bits(kind, width, dtype):
+    from layernorm.ops.backends import cpu
+
+    some, slope = rows(width, dtype), rows(width, dtype)[::-1].copy()
+    count = cpu.PAST_CACHES_BYTES // (width * some.itemsize) + 5
+    y, stats = NORMS[kind](some, return_stats=True)
+    dx = BACKWARD[kind](slope, some, stats)[0]
+    x, dy = np.resize(some, (count, width)), np.resize(slope, (count, width))
+    found, saved = NORMS[kind](x, return_stats=True)
+    assert same_bits(found, np.resize(y, x.shape))
+    assert same_bits(BACKWARD[kind](dy, x, saved)[0], np.resize(dx, x.shape))
+    shifted = np.empty(count * width + 1, x.dtype)[1:].reshape(x.shape)  # where no whole line can be written at once
+    NORMS[kind](x, out=shifted)
+    assert same_bits(shifted, found)
+    NORMS[kind](x, out=x)
+    assert same_bits(x, found)
+
+
 def test_a_row_whose_parameters_need_float64_changes_no_other(norm):
     x = np.random.default_rng(0).standard_normal((3, 3, 64)).astype(np.float32)
     gamma = np.random.default_rng(1).standard_normal((3, 1, 64))

@@ -2,6 +2,7 @@
 """This file runs the CPU kernels where something is missing: no cache folder, no OpenMP, no half conversions."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,25 @@ def test_without_half_conversions_numpy_makes_them(monkeypatch):
     for a, b in zip(ln.layer_norm_backward(dy, x, other_stats), gradients, strict=True):
         np.testing.assert_array_equal(a, b)
     functional._prepared.cache_clear()
+
+
+BITS = """
+import zlib, numpy as np, layernorm as ln, ml_dtypes
+for dtype in (np.float32, np.float64, ml_dtypes.bfloat16, np.float16):
+    for d in (7, 128, 1003):
+        random = np.random.default_rng(d)
+        x, dy = ((random.standard_normal((37, d)) + k).astype(dtype) for k in (300, 0))
+        gamma, beta = (random.standard_normal(d).astype(np.float32) for _ in range(2))
+        y, stats = ln.layer_norm(x, gamma, beta, return_stats=True)
+        arrays = y, *stats, *ln.layer_norm_backward(dy, x, stats, gamma), ln.rms_norm(x, gamma)
+        print(*(zlib.crc32(np.ascontiguousarray(a).view(np.uint8)) for a in arrays))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the plainest processor is named for x86-64")
+def test_bits_do_not_depend_on_the_vectors_of_the_processor(tmp_path):
+    plain = run(BITS, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="", NUMBA_CACHE_DIR=str(tmp_path))
+    assert plain == run(BITS)
 
 
 @pytest.mark.parametrize("step", [1, 3, 8])

@@ -28,6 +28,8 @@ TOLD = NO_BETA + LANES
 # fastmath=False must be said: left out, a function takes the flags of the first one that makes it compile.
 # Only what Python calls is wrapped for it: 40 wrappers took longer than the code in them.
 inner = njit(fastmath=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# What runs once a row is put into its caller: a call took as long as 30 columns, and kept sums that nobody asked for.
+inlined = njit(fastmath=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
 
 
 # These three are intrinsics, and not functions, because compiling a function takes 50 ms.

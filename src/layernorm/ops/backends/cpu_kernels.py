@@ -15,7 +15,7 @@ where rows are short, so that the root of one is there when it is written.
 
 Arrays are ids of their objects, 0 is one that is not there, `told` what array_objects.py lists, and a lower-case
 row or gamma the address of its first number. A gamma or beta that is not there is LANES numbers read again and
-again, with a step of 0 bytes.
+again, for a mask of 0 keeps their address.
 """
 
 import inspect
@@ -48,6 +48,7 @@ from layernorm.ops.backends.array_objects import (
     can_differentiate,
     can_run,
     count,
+    inlined,
     inner,
     step,
 )  # fmt: skip
@@ -55,6 +56,7 @@ from layernorm.ops.backends.lanes import (
     LANES,
     LIKE,
     every,
+    fence,
     finite,
     first,
     fma,
@@ -124,7 +126,7 @@ def _by_type(stub: Any, of_narrow: Any, of_float64: Any) -> None:
         return of_float64 if like == types.float64 else of_narrow
 
     choose.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]
-    overload(stub, jit_options={"error_model": "numpy", "fastmath": False})(choose)
+    overload(stub, jit_options={"error_model": "numpy", "fastmath": False, "forceinline": True})(choose)
 
 
 # -- one row: statistics ------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ def _shifted(xhat, gamma, beta, early, like):
 
 
 @inner
-def _write(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, early, past_caches):
+def _write(like, x, y, n, m, residue, r, gamma, gamma_mask, beta, beta_mask, early, past_caches):
     """Write ((x − m) − δ)·r·γ + β; the mean goes in two steps, for this order keeps the digits.
 
     It is None for RMS norm.
@@ -332,17 +334,19 @@ def _write(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, ear
     m, residue, r = every(m), every(residue), every(r)
     for j in range(0, n - part, LANES):
         xhat = less(less(load(x + j * size, like), m), residue) * r
-        g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
+        at = j * size_of(zero)
+        g, b = load(gamma + (at & gamma_mask), zero), load(beta + (at & beta_mask), zero)
         store(y + j * size, _shifted(xhat, g, b, early, like), like, past_caches)
     if part:
         j = n - part
         xhat = less(less(load_first(x + j * size, part, like), m), residue) * r
-        g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
+        at = j * size_of(zero)
+        g, b = load_first(gamma + (at & gamma_mask), part, zero), load_first(beta + (at & beta_mask), part, zero)
         store_first(y + j * size, part, _shifted(xhat, g, b, early, like), like)
 
 
-@inner
-def _write_and_sum(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_step, past_caches, ahead):
+@inlined
+def _write_and_sum(like, x, y, n, m, residue, r, gamma, gamma_mask, beta, beta_mask, past_caches, ahead):
     """Write a row and give the sums of another: `_write` and `_plain_sums` in one loop."""
     zero, size, part = narrow(0.0, like), size_of(like), n % LANES
     m, residue, r = every(m), every(residue), every(r)
@@ -351,42 +355,45 @@ def _write_and_sum(like, x, y, n, m, residue, r, gamma, gamma_step, beta, beta_s
         t = wide(load(ahead + j * size, like))
         plain, squares = plain + t, fma(t, t, squares)
         xhat = less(less(load(x + j * size, like), m), residue) * r
-        g, b = load(gamma + j * gamma_step, zero), load(beta + j * beta_step, zero)
+        at = j * size_of(zero)
+        g, b = load(gamma + (at & gamma_mask), zero), load(beta + (at & beta_mask), zero)
         store(y + j * size, fma(xhat, g, b), like, past_caches)
     if part:
         j = n - part
         t = wide(load_first(ahead + j * size, part, like))
         plain, squares = plain + t, fma(t, t, squares)
         xhat = less(less(load_first(x + j * size, part, like), m), residue) * r
-        g, b = load_first(gamma + j * gamma_step, part, zero), load_first(beta + j * beta_step, part, zero)
+        at = j * size_of(zero)
+        g, b = load_first(gamma + (at & gamma_mask), part, zero), load_first(beta + (at & beta_mask), part, zero)
         store_first(y + j * size, part, fma(xhat, g, b), like)
     return total(plain), total(squares)
 
 
 @inner
-def _write_extreme(like, x, y, n, factor, mean, residue, r, gamma, gamma_step, beta, beta_step, early):
+def _write_extreme(like, x, y, n, factor, mean, residue, r, gamma, gamma_mask, beta, beta_mask, early):
     """Write a row near the ends of its type in float64: rare, so number by number."""
     zero, size = narrow(0.0, like), size_of(like)
     for j in range(n):
         value = ((wide(number(x + j * size, like)) * factor - mean) - residue) * r
         if early:
             value = wide(rounded(narrow(value, like), like))
-        g, b = wide(number(gamma + j * gamma_step, zero)), wide(number(beta + j * beta_step, zero))
+        at = j * size_of(zero)
+        g, b = wide(number(gamma + (at & gamma_mask), zero)), wide(number(beta + (at & beta_mask), zero))
         put_number(y + j * size, narrow(fma(value, g, b), like), like)
 
 
 @inner
 def _parameter(array, index, told, missing):
-    """Give the address of a gamma or beta, that of its indices, and the bytes from one number to the next."""
+    """Give the address of a gamma or beta, that of its indices, and a mask of offsets: 0 reads the same lanes again."""
     if array == 0:
         return told + 8 * missing, 0, 0
-    return address(array), address(index), count(told, COMPUTE_SIZE)
+    return address(array), address(index), -1
 
 
 @inner
-def _of_row(parameter, indices, i, n, number_step):
+def _of_row(parameter, indices, i, row_bytes):
     """Find the gamma or beta of a row."""
-    return parameter + (word(indices + 8 * i) * n * number_step if indices else 0)
+    return parameter + (word(indices + 8 * i) * row_bytes if indices else 0)
 
 
 @_for_each(NORMS)
@@ -402,8 +409,8 @@ def forward_serial(like, taken, told, x, gamma, gamma_index, beta, beta_index, o
     early, narrow_rows = about(told, CAST) != 0.0, count(told, ITEMSIZE) < 8
     x, x_step, y, y_step = address(x), step(x, told), address(out), step(out, told)
     past_caches = about(told, PAST_CACHES) != 0.0 and (y | y_step) % 16 == 0
-    scales, which_scale, scale_step = _parameter(gamma, gamma_index, told, NO_GAMMA)
-    shifts, which_shift, shift_step = _parameter(beta, beta_index, told, NO_BETA)
+    scales, which_scale, scale_mask = _parameter(gamma, gamma_index, told, NO_GAMMA)
+    shifts, which_shift, shift_mask = _parameter(beta, beta_index, told, NO_BETA)
     saved, compute_size = address(stats), count(told, COMPUTE_SIZE)
     lo, hi, between = thread * rows // threads, (thread + 1) * rows // threads, 2 if n < SHORT else 1
     now = after = last = (0.0, 0.0, 0.0, 1.0, False)
@@ -413,8 +420,8 @@ def forward_serial(like, taken, told, x, gamma, gamma_index, beta, beta_index, o
         summed = False
         if i >= lo:
             mean, residue, r, factor, usual = now
-            gamma_row = _of_row(scales, which_scale, i, n, scale_step)
-            beta_row = _of_row(shifts, which_shift, i, n, shift_step)
+            gamma_row = _of_row(scales, which_scale, i, n * compute_size)
+            beta_row = _of_row(shifts, which_shift, i, n * compute_size)
             if stats:  # before x is written over
                 _save(like, row, n, saved + i * compute_size, rows * compute_size, mean / factor, residue / factor,
                       r * factor, taken, divisor, eps)  # fmt: skip
@@ -423,19 +430,21 @@ def forward_serial(like, taken, told, x, gamma, gamma_index, beta, beta_index, o
                 m, missed = if_any(taken, m), if_any(taken, missed)
                 if is_next and narrow_rows and not early:
                     summed = True
-                    sums = _write_and_sum(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step,
-                                          beta_row, shift_step, past_caches, next_row)  # fmt: skip
+                    sums = _write_and_sum(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_mask,
+                                          beta_row, shift_mask, past_caches, next_row)  # fmt: skip
                 else:
-                    _write(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_step, beta_row, shift_step,
+                    _write(like, row, to, n, m, missed, narrow(r, like), gamma_row, scale_mask, beta_row, shift_mask,
                            early, past_caches)  # fmt: skip
             else:
-                _write_extreme(like, row, to, n, factor, mean, residue, r, gamma_row, scale_step, beta_row, shift_step,
+                _write_extreme(like, row, to, n, factor, mean, residue, r, gamma_row, scale_mask, beta_row, shift_mask,
                                early)  # fmt: skip
         if is_next:
             if narrow_rows and not summed:  # float64 rows are summed about a guess, below
                 sums = _sums(like, next_row, n, 1.0, 0.0)
             last = _statistics(like, next_row, n, sums, taken, divisor, eps)
         now, after = (after, last) if between == 2 else (last, last)
+    if past_caches:
+        fence()
     return True
 
 
@@ -512,44 +521,46 @@ def _project_float64(like, x, dy, n, gamma, dgamma, dbeta, m, residue, r, spare)
 _by_type(_project, _project_narrow, _project_float64)
 
 
-@inner
-def _slopes(like, x, dy, dx, n, gamma, gamma_step, m, residue, r, mean, along, past_caches):
+@inlined
+def _slopes(like, x, dy, dx, n, gamma, gamma_mask, m, residue, r, mean, along, past_caches):
     """Write ((g − mean(g)) − x̂·along)·r."""
     zero, size, part = narrow(0.0, like), size_of(like), n % LANES
     m, residue, r, mean, along = every(m), every(residue), every(r), every(-mean), every(-along)
     for j in range(0, n - part, LANES):
         xhat = ((load(x + j * size, like) - m) - residue) * r
-        g = fma(load(dy + j * size, like), load(gamma + j * gamma_step, zero), mean)
+        g = fma(load(dy + j * size, like), load(gamma + (j * size_of(zero) & gamma_mask), zero), mean)
         store(dx + j * size, fma(along, xhat, g) * r, like, past_caches)
     if part:
         j = n - part
         xhat = ((load_first(x + j * size, part, like) - m) - residue) * r
-        g = fma(load_first(dy + j * size, part, like), load_first(gamma + j * gamma_step, part, zero), mean)
+        scale = load_first(gamma + (j * size_of(zero) & gamma_mask), part, zero)
+        g = fma(load_first(dy + j * size, part, like), scale, mean)
         store_first(dx + j * size, part, fma(along, xhat, g) * r, like)
 
 
 @inner
-def _extreme_slopes(like, x, dy, dx, n, gamma, gamma_step, m, residue, r, centered, divisor):
+def _extreme_slopes(like, x, dy, dx, n, gamma, gamma_mask, m, residue, r, centered, divisor):
     """Do a row that overflows on the way, in float64 and a quarter of its size."""
     zero, size = narrow(0.0, like), size_of(like)
     m, residue, r = 0.25 * wide(m), 0.25 * wide(residue), 4.0 * wide(r)
     mean, along = 0.0, 0.0
     for j in range(n):
-        g = wide(number(dy + j * size, like)) * wide(number(gamma + j * gamma_step, zero))
+        g = wide(number(dy + j * size, like)) * wide(number(gamma + (j * size_of(zero) & gamma_mask), zero))
         mean += g / n
         along += g / divisor * (((0.25 * wide(number(x + j * size, like)) - m) - residue) * r)
     mean = mean if centered else 0.0
     for j in range(n):
-        g = wide(number(dy + j * size, like)) * wide(number(gamma + j * gamma_step, zero))
+        g = wide(number(dy + j * size, like)) * wide(number(gamma + (j * size_of(zero) & gamma_mask), zero))
         xhat = ((0.25 * wide(number(x + j * size, like)) - m) - residue) * r
         put_number(dx + j * size, narrow(((g - mean) - xhat * along) * (0.25 * r), like), like)
 
 
 @inner
-def _widen_gamma(gamma, gamma_step, n, gammas, zero):
+def _widen_gamma(gamma, gamma_mask, n, gammas, zero):
     """Copy a gamma as float64, so that no row converts it again."""
     for j in range(0, n, LANES):
-        store(gammas + 8 * j, wide(load_first(gamma + j * gamma_step, min(LANES, n - j), zero)), 0.0, False)
+        part = load_first(gamma + (j * size_of(zero) & gamma_mask), min(LANES, n - j), zero)
+        store(gammas + 8 * j, wide(part), 0.0, False)
 
 
 @inner
@@ -565,16 +576,16 @@ def _backward_piece(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, 
     x, x_step, dy, dy_step = address(x), step(x, told), address(dy), step(dy, told)
     dx, dx_step = address(dx), step(dx, told)
     past_caches = about(told, PAST_CACHES) != 0.0 and (dx | dx_step) % 16 == 0
-    scales, which, scale_step = _parameter(gamma, gamma_index, told, NO_GAMMA)
+    scales, which, scale_mask = _parameter(gamma, gamma_index, told, NO_GAMMA)
     means, residues, rstds, compute_size = address(mean), address(residue), address(rstd), count(told, COMPUTE_SIZE)
     length, per_value, per_divisor, widened = 8 * _padded(n), 1.0 / n, 1.0 / divisor, -1
     for j in range(0, (4 if size == 8 else 2) * length, 8 * LANES):
         store(sums + j, every(0.0), 0.0, False)
     for i in range(lo, hi):
-        scale = _of_row(scales, which, i, n, scale_step)
+        scale = _of_row(scales, which, i, n * compute_size)
         if scale != widened:
             widened = scale
-            _widen_gamma(scale, scale_step, n, gammas, zero)
+            _widen_gamma(scale, scale_mask, n, gammas, zero)
         row, slope, to = x + i * x_step, dy + i * dy_step, dx + i * dx_step
         m, missed = number(means + i * compute_size, zero), number(residues + i * compute_size, zero)
         r = number(rstds + i * compute_size, zero)
@@ -583,9 +594,11 @@ def _backward_piece(like, told, dy, x, gamma, gamma_index, mean, residue, rstd, 
         plain = narrow(plain * per_value if centered else 0.0, like)
         along = narrow(along * wide(r) * per_divisor, like)
         if usual and abs(plain) < math.inf and abs(along) < math.inf:
-            _slopes(like, row, slope, to, n, scale, scale_step, m, missed, r, plain, along, past_caches)
+            _slopes(like, row, slope, to, n, scale, scale_mask, m, missed, r, plain, along, past_caches)
         else:
-            _extreme_slopes(like, row, slope, to, n, scale, scale_step, m, missed, r, centered, divisor)
+            _extreme_slopes(like, row, slope, to, n, scale, scale_mask, m, missed, r, centered, divisor)
+    if past_caches:
+        fence()
 
 
 @inner

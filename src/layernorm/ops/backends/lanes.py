@@ -105,19 +105,19 @@ def _widened(builder: Any, value: Any, like: Any) -> Any:
 
 
 def _narrowed(builder: Any, value: Any, like: Any) -> Any:
-    """Round C to what is stored: to nearest, ties to even; NaN stays NaN."""
+    """Round C to what is stored: to nearest, ties to even; a quiet NaN stays one."""
     if like == types.uint16:
         if not HALF_IN_HARDWARE:
             return _constant(_SHORT, 0, value)
         return builder.bitcast(builder.fptrunc(value, _with(ir.HalfType(), value)), _with(_SHORT, value))
     if like == types.int16:
         bits = builder.bitcast(value, _with(_WORD, value))
-        upper = builder.lshr(bits, _constant(_WORD, 16, value))
-        up = builder.add(_constant(_WORD, 0x7FFF, value), builder.and_(upper, _constant(_WORD, 1, value)))
+        odd = builder.and_(builder.lshr(bits, _constant(_WORD, 16, value)), _constant(_WORD, 1, value))
+        # a NaN is cut off, for it could carry into the sign; arithmetic gives quiet ones, marked in the upper half
+        is_number = builder.sext(builder.fcmp_ordered("ord", value, value), _with(_WORD, value))
+        up = builder.and_(builder.add(odd, _constant(_WORD, 0x7FFF, value)), is_number)
         rounded = builder.lshr(builder.add(bits, up), _constant(_WORD, 16, value))
-        quiet = builder.or_(upper, _constant(_WORD, 0x40, value))
-        is_nan = builder.fcmp_unordered("uno", value, value)
-        return builder.trunc(builder.select(is_nan, quiet, rounded), _with(_SHORT, value))
+        return builder.trunc(rounded, _with(_SHORT, value))
     return value
 
 
@@ -234,6 +234,16 @@ def store_first(typingctx: Any, address: Any, count: Any, value: Any, like: Any)
         _call(builder, f"llvm.masked.store.{_suffix(rounded.type)}.p0", ir.VoidType(), given)
 
     return types.void(address, count, Lanes(_compute(like)), like), generate
+
+
+@intrinsic
+def fence(typingctx: Any) -> Any:
+    """Wait until what was written past the caches can be seen by other processors."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+
+    return types.void(), generate
 
 
 @intrinsic
