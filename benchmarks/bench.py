@@ -6,8 +6,9 @@ python benchmarks/bench.py --report RUN.json ..., which writes the medians of se
 plots and the README's table.
 
 Each contender lives in a process of its own (`contenders.py`). In every round each has its turn: a pause, so that
-threads of the one before stop spinning, then the same call over and over for 40 ms. A cell is the median
-over the rounds of the medians within them.
+threads of the one before stop spinning, then the same call over and over for 40 ms, of which the median is
+taken. A cell is the least of these over the rounds: shared machines run at two speeds, some 1.7 apart, and change
+between them within seconds; a median over rounds would compare slow rounds of one with fast rounds of another.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,7 +37,7 @@ mpl.rcParams["svg.hashsalt"] = "layernorm"  # the same numbers make the same fil
 from matplotlib import pyplot as plt  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.04, 5
+THREADS, PAUSE, SECONDS, ROUNDS = 2, 0.03, 0.04, 4
 SHAPES = [(1, 768), (8, 768), (32, 768), (512, 768), (4096, 768), (65536, 128), (64, 65536), (4096, 4096)]
 HUGE = [(4096, 4096), (16384, 4096)]
 CELLS = [
@@ -65,15 +66,17 @@ class Worker:
             env=os.environ | threads | SETTINGS.get(name, {}),
         )  # fmt: skip
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request and wait for its answer; a process that died says so."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
+    def tell(self, **request: Any) -> None:
+        """Send a request, which it may be too dead to read."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer; a process that died says so."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         return json.loads(line) if line else {"not": f"it died with {self.process.wait()}"}
 
 
@@ -94,8 +97,10 @@ def measured(cell: Cell, among: list[Worker], rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {}
     refused = {}
     able = []
+    for worker in among:  # nothing is timed yet: they may make and check their arrays side by side
+        worker.tell(cell=asdict(cell))
     for worker in among:
-        answer = worker.ask(cell=asdict(cell))
+        answer = worker.answer()
         if answer.get("off", math.inf) <= 1:
             able.append(worker)
         else:
@@ -103,14 +108,15 @@ def measured(cell: Cell, among: list[Worker], rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for worker in able:
             time.sleep(PAUSE)
-            times.setdefault(worker.name, []).append(worker.ask(seconds=SECONDS).get("us", math.inf))
-    medians = {name: statistics.median(t) for name, t in times.items()}
-    copies = {n.removeprefix("copy by "): us for n, us in medians.items() if n.startswith("copy")}
+            worker.tell(seconds=SECONDS)
+            times.setdefault(worker.name, []).append(worker.answer().get("us", math.inf))
+    least = {name: min(t) for name, t in times.items()}
+    copies = {n.removeprefix("copy by "): us for n, us in least.items() if n.startswith("copy")}
     copy_by = min(copies, key=lambda n: copies[n]) if copies else None
     return {
         "op": cell.op, "dtype": cell.dtype, "shape": list(cell.shape), "threads": THREADS, "out": cell.out,
-        "after": cell.after, "ours_us": medians.get("ours"), "copy_us": copies.get(copy_by or ""), "copy_by": copy_by,
-        "peers": {n: us for n, us in medians.items() if n != "ours" and not n.startswith("copy")},
+        "after": cell.after, "ours_us": least.get("ours"), "copy_us": copies.get(copy_by or ""), "copy_by": copy_by,
+        "peers": {n: us for n, us in least.items() if n != "ours" and not n.startswith("copy")},
         "spread": {n: [min(t), max(t)] for n, t in times.items()}, "not": refused,
     }  # fmt: skip
 
