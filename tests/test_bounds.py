@@ -8,6 +8,7 @@ at `oracle.forward_bound`; the oracle is double-double arithmetic that shares no
 import itertools
 
 import ml_dtypes
+import mpmath
 import numpy as np
 import pytest
 
@@ -195,6 +196,25 @@ def test_pytorch_162489_large_float32_rows_are_not_zero():
     """Values of 1e30 overflow when squared in float32 and gave zeros."""
     y = ln.layer_norm(np.array([[1e30, 2e30, 3e30, 4e30]], np.float32))
     np.testing.assert_allclose(y, [[-1.3416408, -0.4472136, 0.4472136, 1.3416408]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(
+    ("dtype", "scale", "eps", "by"),
+    [("float32", 2.0**-90, 2.0**100, 2.0**120), ("float64", 1e-302, 1e30, 1e305), ("float64", 3e-315, 2.0, 1e300)],
+)
+def test_an_xhat_near_nothing_under_a_large_gamma_keeps_its_digits(norm, dtype, scale, eps, by):
+    x = (scale * np.array([[1.0, -2.0, 3.0, 7.0]])).astype(dtype)
+    y = NORMS[norm](x, np.full(4, by, dtype), eps=eps)
+    with mpmath.workdps(60):
+        row = [mpmath.mpf(float(v)) for v in x[0]]
+        mean = sum(row) / 4 if norm == "layer" else mpmath.mpf(0)
+        variance = sum((v - mean) ** 2 for v in row) / 4
+        root = mpmath.sqrt(variance + mpmath.mpf(eps))
+        u = mpmath.mpf(2) ** (-24 if dtype == "float32" else -53)
+        for found, value in zip(y[0], row, strict=True):
+            allowed = 4 * u * by * (abs(value - mean) + mpmath.sqrt(variance)) / root
+            assert abs(mpmath.mpf(float(found)) - by * (value - mean) / root) <= allowed
 
 
 def test_the_check_can_fail():

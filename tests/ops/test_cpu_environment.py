@@ -108,6 +108,24 @@ def test_without_half_conversions_numpy_makes_them(monkeypatch):
     functional._prepared.cache_clear()
 
 
+INTERRUPTED = """
+import signal, numpy as np, layernorm as ln
+ln.set_num_threads(2)
+x, found = np.arange(2048.0 * 768, dtype=np.float32).reshape(2048, 768), []
+signal.signal(signal.SIGALRM, lambda *_: found.append(ln.layer_norm(x)))
+signal.setitimer(signal.ITIMER_REAL, 0.5)
+y = ln.layer_norm(x)
+while not found:
+    signal.pause()
+print(np.array_equal(y, found[0]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no such signals on this system")
+def test_a_call_from_a_signal_during_the_first_parallel_call_does_not_wait_for_itself(tmp_path):
+    assert run(INTERRUPTED, NUMBA_CACHE_DIR=str(tmp_path)) == ["True"]
+
+
 BITS = """
 import zlib, numpy as np, layernorm as ln, ml_dtypes
 for dtype in (np.float32, np.float64, ml_dtypes.bfloat16, np.float16):

@@ -89,6 +89,35 @@ def test_what_cannot_be_had_is_numpys_error():
         memory.empty((2**60,), np.dtype(np.uint8))
 
 
+def test_a_system_that_refuses_advice_is_not_asked_to_keep_pages(monkeypatch, capfd):
+    class Refusing(mmap.mmap):
+        def madvise(self, *advice):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(memory.mmap, "mmap", Refusing)
+    y = ln.layer_norm(np.ones((2**14, 600), np.float32))
+    assert (y == 0).all()
+    del y
+    gc.collect()
+    assert waiting() == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_pages_that_wait_are_given_up_before_memory_is_said_to_lack(monkeypatch):
+    memory.empty((memory.LARGE,), np.dtype(np.uint8))
+    gc.collect()
+    assert waiting() > 0
+    plain = mmap.mmap
+
+    def full(*arguments, **options):
+        if waiting():
+            raise OSError(12, "Cannot allocate memory")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(memory.mmap, "mmap", full)
+    assert not memory.empty((2 * memory.LARGE,), np.dtype(np.uint8)).flags.owndata
+
+
 def test_threads_are_lent_different_pages():
     def held(k):
         array = memory.empty((memory.LARGE,), np.dtype(np.uint8))

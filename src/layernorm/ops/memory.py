@@ -4,10 +4,12 @@
 A C library hands small blocks out again itself, but asks the system for each block above 32 MiB, and at its first
 touch every page of that is found, cleared and mapped, which takes longer than normalizing what goes there. Here the
 pages of a result come back when the last array that looks at it is gone. Until they are lent again the system may take
-them for others: they are marked so (MADV_FREE, which Linux and macOS have; elsewhere NumPy allocates as always).
+them for others: they are marked so (MADV_FREE, which Linux and macOS have; elsewhere NumPy allocates as always). Such a
+result does not own its memory, so its `resize` refuses.
 """
 
 import mmap
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,28 @@ class _Loan:
         }  # fmt: skip
 
     def __del__(self) -> None:
-        size = len(self.pages)
-        if sum(kept * len(blocks) for kept, blocks in list(_waiting.items())) + size > KEPT:
-            _waiting.clear()
-        if size <= KEPT:
-            self.pages.madvise(mmap.MADV_FREE)
-            _waiting.setdefault(size, []).append(self.pages)
+        # at the interpreter's end this file's names may be gone, and locked pages cannot be marked: they are not kept
+        with suppress(OSError, TypeError, AttributeError):
+            size = len(self.pages)
+            if sum(kept * len(blocks) for kept, blocks in list(_waiting.items())) + size > KEPT:
+                _waiting.clear()
+            if size <= KEPT:
+                self.pages.madvise(mmap.MADV_FREE)
+                _waiting.setdefault(size, []).append(self.pages)
+
+
+def _mapped(size: int) -> mmap.mmap | None:
+    for _ in range(2):
+        try:
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError:
+            _waiting.clear()  # pages that wait count against a limit of address space
+            continue
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a hint, which a kernel without large pages refuses
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        return pages
+    return None
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -54,11 +72,9 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     try:
         pages = _waiting[rounded].pop()
     except (KeyError, IndexError):
-        try:
-            pages = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError:  # not enough, of which NumPy will say how much
+        found = _mapped(rounded)
+        if found is None:  # NumPy will say how much is lacking
             return np.empty(shape, dtype)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            pages.madvise(mmap.MADV_HUGEPAGE)
+        pages = found
     whole: Array = np.asarray(_Loan(pages))
     return whole[:size].view(dtype).reshape(shape)

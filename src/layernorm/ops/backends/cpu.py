@@ -37,6 +37,8 @@ CGROUP_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 _forked = False
 _lock = threading.Lock()
+# The thread inside the lock: what a signal or a finalizer has it normalize there must not wait for itself.
+_inside: int | None = None
 # Known once the first parallel call has loaded it; "workqueue" aborts the process when two threads call at once.
 _layer: str | None = None
 
@@ -208,19 +210,22 @@ def processors() -> int:
 
 
 def _run(serial: Any, parallel: Any, work: int, most: int, *arguments: Any) -> bool:
-    global _layer
+    global _layer, _inside
     threads = 1 if work < PARALLEL_VALUES else min(_threads_for(work), most)
-    if threads < 2 or _layer == "absent":
+    if threads < 2 or _layer == "absent" or _inside == threading.get_ident():
         return serial(*arguments, 0, 1)  # type: ignore[no-any-return]
     if _layer is not None and _layer != "workqueue":
         return parallel(*arguments, 0, threads)  # type: ignore[no-any-return]
     with _lock:
+        _inside = threading.get_ident()
         try:
             done: bool = parallel(*arguments, 0, threads)
             _layer = numba.threading_layer()  # type: ignore[attr-defined]
         except ValueError:  # Numba found no threading layer to load
             _layer = "absent"
             done = serial(*arguments, 0, 1)
+        finally:
+            _inside = None
         return done
 
 

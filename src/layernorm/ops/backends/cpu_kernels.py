@@ -84,6 +84,8 @@ PILOT = 32
 BLOCK = 32
 # Where mean² is below this many variances, plain sums of squares cancel no more than 10 of float64's 29 spare bits.
 NEAR = 1024.0
+# A variance of less than this much of eps makes x̂ so small that it may be subnormal where γ·x̂ is not: extreme, too.
+TINY = 2.0**-200
 # Rows of fewer columns are summed two ahead of the one that is written: at 128 the root takes as long as the sums.
 SHORT = 2048
 
@@ -219,7 +221,7 @@ def _narrow_statistics(like, row, n, sums, taken, divisor, eps):
     mean, residue, about_mean = _moments(like, row, n, 1.0, 0.0, sums[0], sums[1], NEAR, taken)
     spread2 = about_mean * (1.0 / divisor)
     r = 1.0 / math.sqrt(spread2 + eps)
-    usual = (2.0**-180 < spread2 < 2.0**200 or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
+    usual = ((2.0**-180 < spread2 < 2.0**200 and spread2 * r * r > TINY) or spread2 == 0.0) and 2.0**-110 < r < 2.0**100
     return mean, residue, r, 1.0, usual
 
 
@@ -235,10 +237,12 @@ def _float64_statistics(like, row, n, sums, taken, divisor, eps):
         plain, squares = _sums(like, row, n, factor, guess)
         mean, residue, about_mean = _moments(like, row, n, factor, guess, plain, squares, 1e-4, taken)
         spread2 = about_mean / divisor
-        if attempt == 0 and 2.0**-900 < spread2 < 2.0**900:
+        if attempt == 0 and 2.0**-900 < spread2 < 2.0**900 and spread2 > TINY * eps:
             return mean, residue, _reciprocal_root(spread2 + eps), 1.0, True
         if attempt == 0:
             factor = _scale_of(like, row, n)
+            while root * factor > 2.0**500:  # of such an eps the row is far too small to show in the sum
+                factor *= 0.5
     # √eps is scaled, not eps: its square can overflow when a subnormal row is scaled up
     floor = max(root * factor, 2.0**-1000) if eps > 0.0 else 0.0
     return mean, residue, 1.0 / math.hypot(math.sqrt(spread2), floor), factor, False
@@ -374,11 +378,14 @@ def _write_extreme(like, x, y, n, factor, mean, residue, r, gamma, gamma_mask, b
     """Write a row near the ends of its type in float64: rare, so number by number."""
     zero, size = narrow(0.0, like), size_of(like)
     for j in range(n):
-        value = ((wide(number(x + j * size, like)) * factor - mean) - residue) * r
+        near = (wide(number(x + j * size, like)) * factor - mean) - residue
+        value = near * r
         if early:
             value = wide(rounded(narrow(value, like), like))
         at = j * size_of(zero)
         g, b = wide(number(gamma + (at & gamma_mask), zero)), wide(number(beta + (at & beta_mask), zero))
+        if not early and abs(value) < 2.0**-900:  # γ first, or x̂ would be rounded as a subnormal
+            value, g = near * g, r
         put_number(y + j * size, narrow(fma(value, g, b), like), like)
 
 
