@@ -20,13 +20,15 @@ ARROWS = {
     "functional": ("spec", "ops", "dispatch"),
     "standardizer": ("spec", "ops"),
     "conformance": ("spec", "ops", "dispatch", "functional"),
-    "report": ("spec", "conformance"),
-    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "report", "conformance", "__init__"),
-    "__init__": ("spec", "ops", "dispatch", "functional", "standardizer", "conformance"),
+    "models": ("spec", "ops"),
+    "report": ("spec", "models", "conformance"),
+    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "models", "report", "conformance", "__init__"),
+    "__init__": ("spec", "ops", "dispatch", "functional", "standardizer", "conformance", "report"),
     "__main__": ("cli",),
 }
 # Not even loaded until an array or a file asks for it.
-HEAVY = ("numba", "llvmlite", "ml_dtypes", "torch", "jax", "triton", "onnx", "typer", "rich", "scipy", "sklearn")
+HEAVY = ("numba", "llvmlite", "ml_dtypes", "torch", "jax", "triton", "onnx", "h5py", "typer", "rich", "scipy",
+         "sklearn")  # fmt: skip
 # Only these may be imported at the top of a module in spec, which everybody can afford to import.
 PUBLIC = {"layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "normalize", "plan", "conform",
           "compare", "inspect", "infer"}  # fmt: skip

@@ -50,3 +50,9 @@ class InterruptedByUserError(LayerNormError):
     """The work was stopped from the keyboard."""
 
     code = "interrupted"
+
+
+class FileError(LayerNormError, ValueError):
+    """A file is missing, cut off, or does not hold what it says."""
+
+    code = "unreadable"

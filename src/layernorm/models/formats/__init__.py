@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""This package reads model files: one file a format, each with `recognizes(path, head)` and `read(path)`.
+
+`read_model` asks them in order. A format decodes bytes and knows no architecture.
+"""
+
+import importlib
+from pathlib import Path
+
+from layernorm.models.model_file import ModelFile
+from layernorm.spec.errors import FileError, UnsupportedError
+
+FORMATS = ("onnx", "safetensors", "gguf", "torch_file", "keras", "tflite")
+# As much of a file as a format may look at to say whether it is its own.
+HEAD = 4096
+
+
+def read_model(path: str | Path) -> ModelFile:
+    """Read a model from a file or a folder.
+
+    Raises:
+        FileError: there is no such file, or it is cut off or lies about itself.
+        UnsupportedError: no format knows it.
+        MissingExtraError: the package that reads it is not installed.
+    """
+    path = Path(path)
+    try:
+        head = b"" if path.is_dir() else _head(path)
+    except OSError as error:
+        raise FileError(
+            f"{path}: {error.strerror or error}; pass a model file or a folder that holds one.", str(path)
+        ) from None
+    if not path.is_dir() and not head:
+        raise FileError(f"{path}: the file is empty; fetch it again.", str(path))
+    for name in FORMATS:
+        module = importlib.import_module(f"layernorm.models.formats.{name}")
+        if module.recognizes(path, head):
+            model: ModelFile = module.read(path)
+            return model
+    raise UnsupportedError(
+        f"{path}: none of the formats that are read here (ONNX, safetensors, PyTorch, GGUF, Keras, TFLite); "
+        "export the model to one of them.", str(path)
+    )  # fmt: skip
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)

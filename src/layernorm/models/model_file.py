@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""This file defines what every format returns: tensors read late, what the file says, a graph if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from layernorm.models.graph import Graph
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named array in a file; its values are read when they are asked for, and not kept.
+
+    `dtype` is the stored type's name, NumPy's or ml_dtypes' (`float32`, `bfloat16`, `int8`); `load` gives an array of
+    that type and of `shape`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], NDArray[Any]]
+
+    @property
+    def size(self) -> int:
+        """Count the numbers in it."""
+        return int(np.prod(self.shape, dtype=object))
+
+    def values(self) -> NDArray[Any]:
+        """Read the array.
+
+        Raises:
+            FileError: the file is cut off, or lies about it.
+        """
+        return self.load()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A norm that the file itself describes as a layer: a Keras configuration, a PyTorch module."""
+
+    framework: str
+    """`keras` or `torch`."""
+    kind: str
+    """The class, by the framework's name: `LayerNormalization`, `BatchNorm2d`."""
+    name: str
+    where: str
+    settings: Mapping[str, Any]
+    """The arguments, by the framework's names: `axis`, `epsilon`, `eps`, `normalized_shape`."""
+    tensors: Mapping[str, Tensor]
+    """By role: `scale`, `shift`, `mean`, `variance`; one that the layer lacks is absent."""
+    dtype: str = "float32"
+    training: bool = False
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model as its file holds it. One of `graph` and `layers` may say more than the names of the tensors."""
+
+    path: str
+    format: str
+    """`onnx`, `safetensors`, `pytorch`, `gguf`, `keras` or `tflite`."""
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What stands beside the tensors: config.json, GGUF's key-value pairs."""
+    graph: Graph | None = None
+    layers: tuple[Layer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about what could not be read; they end among the unidentified."""
