@@ -29,6 +29,7 @@ from layernorm.standardizer import Standardizer
 
 if TYPE_CHECKING:
     from layernorm.conformance.conform import conform
+    from layernorm.report.inspection import inspect
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "get_num_threads",
     "group_norm",
     "group_norm_backward",
+    "inspect",
     "instance_norm",
     "instance_norm_backward",
     "layer_norm",
@@ -69,6 +71,10 @@ def __getattr__(name: str) -> Any:
         from layernorm.conformance.conform import conform
 
         return conform
+    if name == "inspect":
+        from layernorm.report.inspection import inspect
+
+        return inspect
     raise AttributeError(f"module 'layernorm' has no attribute {name!r}")
 
 

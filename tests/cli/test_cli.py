@@ -64,7 +64,11 @@ def test_explain_with_json_prints_one_document(capsys):
 WRONG = {
     "an unknown code": (["explain", "bertt"], "not-found", "bertt: no such page; did you mean bert?"),
     "a code like no other": (["explain", "zzz"], "not-found", "zzz: no such page; layernorm explain lists them all."),
-    "an unknown command": (["inspekt"], "bad-input", "No such command 'inspekt'; see layernorm --help."),
+    "an unknown command": (
+        ["inspekt"],
+        "bad-input",
+        "No such command 'inspekt'; did you mean 'inspect'; see layernorm --help.",
+    ),
     "an unknown option": (["explain", "bert", "--loud"], "bad-input", "No such option: --loud; see layernorm --help."),
 }
 

@@ -18,6 +18,7 @@ import typer
 from layernorm import __version__
 from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
+from layernorm.cli.inspect import inspect
 from layernorm.conformance.targets import printable
 from layernorm.report.documents import error_document
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(inspect)
 app.command()(conform)
 app.command()(explain)
 
@@ -81,7 +83,7 @@ def _run(arguments: Sequence[str]) -> int:
         # typer's own refusals: their class moved from click to typer, their shape did not
         if getattr(error, "exit_code", None) != COULD_NOT or not hasattr(error, "format_message"):
             raise
-        message = error.format_message().rstrip(".") or "no command was given"
+        message = error.format_message().rstrip(".?").replace(". Did you", "; did you") or "no command was given"
         return _refuse(ArgumentError(f"{message}; see layernorm --help."), arguments)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file is `layernorm explain CODE`: the page of a named norm, of a field of NormSpec, or of a property."""
+"""This file is `layernorm explain CODE`: the page of a named norm, a field of NormSpec, a property, or a finding."""
 
 import difflib
 import json
@@ -9,16 +9,18 @@ import textwrap
 import typer
 
 from layernorm.conformance.properties import PROPERTIES
+from layernorm.models.risks import CHECKS
+from layernorm.models.risks import page_of as finding_page
 from layernorm.spec.errors import NotFoundError
 from layernorm.spec.norm_spec import NormSpec
 from layernorm.spec.variants import ROWS, Variant
 
 
 def explain(
-    code: str = typer.Argument("", metavar="[CODE]", help="A named norm, a field of NormSpec, a property."),
+    code: str = typer.Argument("", metavar="[CODE]", help="A named norm, a field of NormSpec, a property, a finding."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> int:
-    """Print what a named norm computes and who says so, what a field means, or what a property checks; or list all."""
+    """Print what a norm computes and who says so, what a field means, what a property or finding checks; or all."""
     page = page_of(code) if code else contents()
     typer.echo(json.dumps({"schema": "layernorm.explain/1", "code": code, "page": page}) if as_json else page)
     return 0
@@ -31,7 +33,8 @@ def contents() -> str:
     Named norms:
     """
     listed = {"Named norms": [row.name for row in ROWS], "Fields of NormSpec": list(_fields()),
-              "Properties that conform grades": list(PROPERTIES)}  # fmt: skip
+              "Properties that conform grades": list(PROPERTIES),
+              "Findings of inspect": list(CHECKS)}  # fmt: skip
     wrap = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n\n".join(f"{title}:\n{wrap.fill(', '.join(names))}" for title, names in listed.items())
 
@@ -48,15 +51,17 @@ def page_of(code: str) -> str:
     variants, fields = {row.name: row for row in ROWS}, _fields()
     if code in variants:
         return _variant_page(variants[code])
-    # axes and spread are both: what the field means, then what its property checks
+    # axes and statistics are two things: what the field means comes first, then what is checked of it
     pages = [f"{code}: {fields[code]}"] if code in fields else []
     if code in PROPERTIES:
         from layernorm.conformance.grade import page_of as property_page
 
         pages.append(property_page(code))
+    if code in CHECKS:
+        pages.append(finding_page(code))
     if pages:
         return "\n\n".join(pages)
-    near = difflib.get_close_matches(code, [*variants, *fields, *PROPERTIES], 3)
+    near = difflib.get_close_matches(code, [*variants, *fields, *PROPERTIES, *CHECKS], 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
     raise NotFoundError(f"{code}: no such page; {hint}", code)
 

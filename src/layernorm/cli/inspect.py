@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""This file is `layernorm inspect MODEL`: every norm that a model file holds, and what may go wrong with it."""
+
+import contextlib
+import json
+import secrets
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layernorm.spec.errors import ArgumentError
+
+MET = 1
+
+
+class Severity(StrEnum):
+    """How much a finding changes."""
+
+    INFO = "info"
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder that holds one.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    card: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the document with the parameters' values in it.")
+    ] = None,
+    fail_on: Annotated[
+        Severity | None, typer.Option("--fail-on", help="Exit with 1 if a risk is at least this severe.")
+    ] = None,
+) -> int:
+    """List the norms of a model: each one's whole specification, where it was read, and what may go wrong."""
+    # loaded here: NumPy and the formats are nothing that `layernorm --help` should wait for
+    from layernorm.report.inspection import inspect as look_into
+
+    if card is not None:
+        _check(card)
+    seen = look_into(model)
+    if card is not None:
+        _write(card, seen.document(values=True))
+    if as_json:
+        typer.echo(json.dumps(seen.document(), allow_nan=False))
+    else:
+        typer.echo(seen.text(shutil.get_terminal_size((80, 24)).columns))
+    severities = list(Severity)
+    met = fail_on is not None and any(
+        severities.index(Severity(risk.severity)) >= severities.index(fail_on) for risk in seen.risks
+    )
+    return MET if met else 0
+
+
+def _check(path: Path) -> None:
+    """Refuse, before anything is read, a place where no file can be made."""
+    if path.is_dir():
+        raise ArgumentError(f"{path} is a folder; give the name of a file.", str(path))
+    if not path.absolute().parent.is_dir():
+        raise ArgumentError(f"{path}: its folder does not exist; make it first.", str(path))
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Write beside the path and move there, so that what fails leaves an older file as it was."""
+    aside = path.with_name(f".{secrets.token_hex(8)}.json")
+    try:
+        with aside.open("x", encoding="utf-8") as file:
+            json.dump(document, file, allow_nan=False)
+            file.write("\n")
+        aside.replace(path)
+    except OSError as fault:
+        raise ArgumentError(
+            f"{path} cannot be written ({fault.strerror or fault}); choose another place.", str(path)
+        ) from fault
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()

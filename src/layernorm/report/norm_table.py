@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""This file says in a terminal which norms a model holds: a row each, then what they compute and may go wrong in."""
+
+import io
+import textwrap
+from collections.abc import Iterable
+
+from layernorm.conformance.targets import printable
+from layernorm.models.model_file import ModelFile
+from layernorm.models.norm_record import Found, NormRecord
+from layernorm.spec.norm_spec import UNKNOWN, NormSpec
+
+HEAD = ("norm", "kind", "axes", "size", "eps", "γ β", "form", "place")
+# Below this a table would break words in every cell.
+NARROWEST = 60
+
+
+def inspect_text(found: Found, model: ModelFile, width: int = 80) -> str:
+    """Write what was found, in lines of at most `width` characters."""
+    width = max(width, NARROWEST)
+    count = len(found.norms)
+    lines = [printable(f"{model.path} ({model.format}): {count or 'no'} norm{'' if count == 1 else 's'}")]
+    if found.norms:
+        lines += ["", *_table(found.norms, width), "", "What they compute", *_specs(found.norms, width)]
+    if found.risks:
+        lines += ["", "What may go wrong", *_risks(found, width)]
+    if found.unidentified:
+        lines += ["", "Not identified"]
+        for item in found.unidentified:
+            lines += _item(item.why if item.where == model.path else f"{item.where}: {item.why}", width)
+    return "\n".join(lines)
+
+
+def _table(norms: Iterable[NormRecord], width: int) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for head in HEAD:
+        table.add_column(head, overflow="fold", no_wrap=head != "norm", justify="right" if head == "size" else "left")
+    for norm in norms:
+        # Text, for a name is no markup, whatever it holds
+        table.add_row(*(Text(printable(cell)) for cell in _cells(norm)))
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def _cells(norm: NormRecord) -> tuple[str, ...]:
+    spec = norm.spec
+    axes = "unknown" if spec.axes is UNKNOWN else f"({', '.join(map(str, spec.axes))})"
+    groups = "" if spec.groups is None else f" /{'?' if spec.groups is UNKNOWN else spec.groups}"
+    return (
+        norm.name, _kind(spec), axes + groups, "unknown" if norm.size is UNKNOWN else str(norm.size), _eps(spec),
+        _affine(spec), norm.form, norm.placement,
+    )  # fmt: skip
+
+
+def _kind(spec: NormSpec) -> str:
+    """Name the kind, unless what is unknown could make it another."""
+    open_ = spec.centered is UNKNOWN or spec.spread is UNKNOWN or spec.axes is UNKNOWN
+    return "unknown" if open_ and spec.kind == "other" else spec.kind
+
+
+def _eps(spec: NormSpec) -> str:
+    if spec.eps_at == "none":
+        return "none"
+    return "unknown" if spec.eps is UNKNOWN else f"{spec.eps:g}"
+
+
+def _affine(spec: NormSpec) -> str:
+    """Write which of gamma and beta there are, with a question mark where the file does not say."""
+    if spec.scale_axes is None:
+        scale = "-"
+    elif spec.scale_axes is UNKNOWN:
+        scale = "γ?"
+    else:
+        scale = {0: "γ", 1: "1+γ", UNKNOWN: "1?+γ"}[spec.scale_offset]
+    shift = "-" if spec.shift_axes is None else "β?" if spec.shift_axes is UNKNOWN else "β"
+    return f"{scale} {shift}"
+
+
+def _specs(norms: Iterable[NormRecord], width: int) -> list[str]:
+    counts: dict[NormSpec, int] = {}
+    for norm in norms:
+        counts[norm.spec] = counts.get(norm.spec, 0) + 1
+    return [line for spec, count in counts.items() for line in _item(f"{count} × {spec}", width)]
+
+
+def _risks(found: Found, width: int) -> list[str]:
+    """Say each risk once, with the first norm that has it and how many more do."""
+    held: dict[tuple[str, str, str, str | None], list[str | None]] = {}
+    for risk in found.risks:
+        held.setdefault((risk.code, risk.severity, risk.sentence, risk.remedy), []).append(risk.norm)
+    lines: list[str] = []
+    for (code, severity, sentence, remedy), names in held.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        whose = f" {names[0]}{more}:" if names[0] is not None else ""
+        whole = f"{severity} {code}:{whose} {sentence}"
+        lines += _item(whole if remedy is None else f"{whole} To do: {remedy}", width)
+    codes = dict.fromkeys(code for code, *_ in held)
+    return [*lines, *_item(f"what they mean: {', '.join(f'layernorm explain {code}' for code in codes)}", width)]
+
+
+def _item(text: str, width: int) -> list[str]:
+    return textwrap.wrap(printable(text), width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
