@@ -121,14 +121,15 @@ def _for_each(
 NORMS = [f"{norm}_{name}" for norm in ("layer", "rms") for name in LIKE]
 
 
-def _by_type(stub: Any, of_narrow: Any, of_float64: Any) -> None:
+def _by_type(stub: Any, of_narrow: Any, of_float64: Any, inlined: bool = False) -> None:
     """Have `stub` mean one function for float64 rows and another for narrower ones."""
 
     def choose(like: Any, *arguments: Any) -> Any:
         return of_float64 if like == types.float64 else of_narrow
 
     choose.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]
-    overload(stub, jit_options={"error_model": "numpy", "fastmath": False, "forceinline": True})(choose)
+    # each copy of what is inlined is compiled again: sums, which stand in three places, took 0.8 s of a first call
+    overload(stub, jit_options={"error_model": "numpy", "fastmath": False, "forceinline": inlined})(choose)
 
 
 # -- one row: statistics ------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def _float64_statistics(like, row, n, sums, taken, divisor, eps):
     return mean, residue, 1.0 / math.hypot(math.sqrt(spread2), floor), factor, False
 
 
-_by_type(_statistics, _narrow_statistics, _float64_statistics)
+_by_type(_statistics, _narrow_statistics, _float64_statistics, inlined=True)
 
 
 @inner
@@ -525,7 +526,7 @@ def _project_float64(like, x, dy, n, gamma, dgamma, dbeta, m, residue, r, spare)
     return total(plain + plain_lost), total(along + along_lost)
 
 
-_by_type(_project, _project_narrow, _project_float64)
+_by_type(_project, _project_narrow, _project_float64, inlined=True)
 
 
 @inlined
