@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from layernorm.models.formats.stored import bytes_of
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
 
@@ -242,16 +243,7 @@ def _load(
         )
     import ml_dtypes  # noqa: F401 - it teaches NumPy the name bfloat16
 
-    try:
-        with path.open("rb") as file:
-            file.seek(begin)
-            data = file.read(length)
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; fetch the file again.", str(path)) from None
-    if len(data) != length:
-        raise FileError(
-            f"{path}: tensor {name[:80]!r} is cut off, {len(data)} of {length} bytes; fetch it again.", str(path)
-        )
+    data = bytes_of(path, name, begin, length)
     if order == ">" and length:
         width = length // math.prod(shape)
         data = np.frombuffer(data, "u1").reshape(-1, width)[:, ::-1].tobytes()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.folder import config_beside, parse_json, read_shards
+from layernorm.models.formats.stored import bytes_of
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
 
@@ -160,16 +161,7 @@ def _load(path: Path, name: str, begin: int, length: int, dtype: str, shape: tup
         )
     import ml_dtypes  # noqa: F401 - it teaches NumPy bfloat16 and the small floats
 
-    try:
-        with path.open("rb") as file:
-            file.seek(begin)
-            data = file.read(length)
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}; fetch the file again.", str(path)) from None
-    if len(data) != length:
-        raise FileError(
-            f"{path}: tensor {name!r} is cut off, {len(data)} of {length} bytes; fetch it again.", str(path)
-        )
+    data = bytes_of(path, name, begin, length)
     array = np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
