@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """This file is `layernorm inspect MODEL`: every norm that a model file holds, and what may go wrong with it."""
 
-import contextlib
 import json
-import secrets
 import shutil
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,13 +34,15 @@ def inspect(
 ) -> int:
     """List the norms of a model: each one's whole specification, where it was read, and what may go wrong."""
     # loaded here: NumPy and the formats are nothing that `layernorm --help` should wait for
+    from layernorm.conformance.worst import replacing
     from layernorm.report.inspection import inspect as look_into
 
     if card is not None:
         _check(card)
     seen = look_into(model)
     if card is not None:
-        _write(card, seen.document(values=True))
+        with replacing(card) as aside, aside.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(seen.document(values=True), allow_nan=False) + "\n")
     if as_json:
         typer.echo(json.dumps(seen.document(), allow_nan=False))
     else:
@@ -60,20 +60,3 @@ def _check(path: Path) -> None:
         raise ArgumentError(f"{path} is a folder; give the name of a file.", str(path))
     if not path.absolute().parent.is_dir():
         raise ArgumentError(f"{path}: its folder does not exist; make it first.", str(path))
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    """Write beside the path and move there, so that what fails leaves an older file as it was."""
-    aside = path.with_name(f".{secrets.token_hex(8)}.json")
-    try:
-        with aside.open("x", encoding="utf-8") as file:
-            json.dump(document, file, allow_nan=False)
-            file.write("\n")
-        aside.replace(path)
-    except OSError as fault:
-        raise ArgumentError(
-            f"{path} cannot be written ({fault.strerror or fault}); choose another place.", str(path)
-        ) from fault
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()

@@ -4,6 +4,7 @@
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,8 @@ def save_worst(found: Report, path: Path) -> str:
         arrays = {n: a[row : row + 1] if a.ndim == 2 else a for n, a in arrays.items()}
     kept = {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
     said = {"case": worst.at, "row": row, "property": worst.property, "eps": found.target.eps}
-    _write(path, kept | {n: np.array(v) for n, v in said.items()})
+    with replacing(path) as aside, aside.open("xb") as file:
+        np.savez(file, allow_pickle=False, **(kept | {n: np.array(v) for n, v in said.items()}))
     return f"row {row} of {worst.at} ({worst.property})"
 
 
@@ -67,12 +69,16 @@ def checked_path(path: Path) -> None:
         raise ArgumentError(f"{path}: its folder cannot be written to; choose another place.", str(path))
 
 
-def _write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write beside the path and move there, so that what fails leaves an older file as it was."""
-    aside = path.with_name(f".{secrets.token_hex(8)}.npz")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a place beside the path to write to, and move it there, so that what fails leaves an older file as it was.
+
+    Raises:
+        ArgumentError: nothing can be written there.
+    """
+    aside = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
     try:
-        with aside.open("xb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        yield aside
         aside.replace(path)
     except OSError as fault:
         raise ArgumentError(
