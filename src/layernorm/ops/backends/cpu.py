@@ -39,7 +39,7 @@ _forked = False
 _lock = threading.Lock()
 # The thread inside the lock: what a signal or a finalizer has it normalize there must not wait for itself.
 _inside: int | None = None
-# Known once the first parallel call has loaded it; "workqueue" aborts the process when two threads call at once.
+# Known once the first parallel kernel has loaded it; "workqueue" aborts the process when two threads call at once.
 _layer: str | None = None
 
 
@@ -210,23 +210,59 @@ def processors() -> int:
 
 
 def _run(serial: Any, parallel: Any, work: int, most: int, *arguments: Any) -> bool:
-    global _layer, _inside
+    global _inside
     threads = 1 if work < PARALLEL_VALUES else min(_threads_for(work), most)
-    if threads < 2 or _layer == "absent" or _inside == threading.get_ident():
-        return serial(*arguments, 0, 1)  # type: ignore[no-any-return]
-    if _layer is not None and _layer != "workqueue":
-        return parallel(*arguments, 0, threads)  # type: ignore[no-any-return]
-    with _lock:
-        _inside = threading.get_ident()
+    if threads > 1 and _inside != threading.get_ident() and (parallel.overloads or _has_layer(parallel, arguments)):
+        if _layer != "workqueue":
+            return parallel(*arguments, 0, threads)  # type: ignore[no-any-return]
+        with _lock:
+            _inside = threading.get_ident()
+            try:
+                return parallel(*arguments, 0, threads)  # type: ignore[no-any-return]
+            finally:
+                _inside = None
+    if not serial.overloads:
+        _compile(serial, arguments)
+    return serial(*arguments, 0, 1)  # type: ignore[no-any-return]
+
+
+def _has_layer(parallel: Any, arguments: tuple[Any, ...]) -> bool:
+    """Compile a parallel kernel, which loads Numba's threading layer; tell whether there is one."""
+    global _layer
+    if _layer == "absent":
+        return False
+    try:
+        _compile(parallel, arguments)
+    except ValueError:  # Numba found none to load
+        _layer = "absent"
+        return False
+    _layer = numba.threading_layer()  # type: ignore[attr-defined]
+    return True
+
+
+def _compile(kernel: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile a kernel, or load it from the cache, in a thread of its own, where no signal's handler runs.
+
+    A handler that normalizes would else break into Numba half way through the same kernel, which it cannot bear:
+    of twelve such interruptions seven failed, with "unsupported recursion" or "unresolved symbol", or hung.
+    """
+    types, failed = tuple(numba.typeof(a) for a in (*arguments, 0, 1)), []  # type: ignore[attr-defined]
+
+    def compiled() -> None:
         try:
-            done: bool = parallel(*arguments, 0, threads)
-            _layer = numba.threading_layer()  # type: ignore[attr-defined]
-        except ValueError:  # Numba found no threading layer to load
-            _layer = "absent"
-            done = serial(*arguments, 0, 1)
-        finally:
-            _inside = None
-        return done
+            kernel.compile(types)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=compiled, name="layernorm-compile")
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is to be had: at the interpreter's end, or beyond a limit
+        kernel.compile(types)
+        return
+    thread.join()
+    if failed:
+        raise failed[0]
 
 
 def _forwards(spec: NormSpec, dtype: str) -> tuple[tuple[Any, Any], float | None]:
