@@ -512,9 +512,11 @@ def test_c65_two_conventions_in_one_checkpoint(tmp_path):
     official = checkpoint(tmp_path, config, **{norm: 0.22 + W, gated: 1 + W})
     assert [n.spec.scale_offset for n in official.norms] == [1, 0]
     assert offsets(official) == []
-    # the report's own means, 1.15 to 1.36, are beyond those near 1 that the risk goes by
-    shifted = checkpoint(tmp_path, config, **{norm: 1.05 + W, gated: 1 + W})
-    assert offsets(shifted) == ["model.layers.0.input_layernorm"]
+    after = norm.replace("input", "post_attention")
+    shifted = checkpoint(tmp_path, config, **{norm: 1.15 + W, after: 1.36 + W, gated: 1 + W})
+    assert offsets(shifted) == ["model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"]
+    # one w above 1 beside others that are not is what training made of it
+    assert offsets(checkpoint(tmp_path, config, **{norm: 1.36 + W, after: 0.22 + W, gated: 1 + W})) == []
 
 
 # -- names and places ----------------------------------------------------------------------------------------

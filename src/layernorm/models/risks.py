@@ -216,7 +216,8 @@ def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Risk]:
     """Gamma looks like the w of a layer that multiplies by 1 + w, or like one to which the 1 was added already.
 
     What it checks
-        The values of gamma: near 0 and of both signs where the layer multiplies by gamma, near 1 where it adds 1.
+        The values of gamma: near 0 and of both signs where the layer multiplies by gamma; where it adds 1, near 1, or
+        in every norm of the model between 0.6 and 1.6 and nowhere negative.
 
     Why it matters
         Gemma, Nemotron and others store w and multiply by 1 + w; converters add the 1 or do not. One time too few
@@ -228,10 +229,15 @@ def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Risk]:
     What to do
         Look up what the architecture does, and add 1 to the stored values, or take it off, when converting.
     """
-    for norm in norms:
-        if norm.scale is None or norm.spec.kind == "batch" or norm.spec.scale_offset is UNKNOWN or not norm.scale.size:
-            continue
-        gamma = norm.scale.values().astype(np.float64)
+    judged = [
+        (norm, norm.scale.values().astype(np.float64))
+        for norm in norms
+        if norm.scale is not None and norm.scale.size and norm.spec.kind != "batch"
+    ]
+    # one w of mean 1.2 may be just that; where every norm's is about 1 and nowhere negative, they are gammas
+    adding = [gamma for norm, gamma in judged if norm.spec.scale_offset == 1]
+    all_gammas = all(0.6 < gamma.mean() < 1.6 and gamma.min() > 0 for gamma in adding)
+    for norm, gamma in judged:
         mean, negative = float(gamma.mean()), float((gamma < 0).mean())
         if norm.spec.scale_offset == 0 and abs(mean) < 0.1 and (negative > 0.2 or not gamma.any()):
             said = f"has mean {mean:.2g} and {negative:.0%} negative values" if gamma.any() else "is 0 throughout"
@@ -239,7 +245,7 @@ def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Risk]:
                 "gamma-offset", "minor", norm, f"its gamma {said}, as the w of a norm that multiplies by 1 + w would.",
                 "see whether the architecture adds 1.", mean=mean, negative=negative,
             )  # fmt: skip
-        elif norm.spec.scale_offset == 1 and abs(mean - 1) < 0.1 and float(gamma.std()) < 0.3:
+        elif norm.spec.scale_offset == 1 and (all_gammas or (abs(mean - 1) < 0.1 and float(gamma.std()) < 0.3)):
             yield _about(
                 "gamma-offset", "minor", norm, f"it multiplies by 1 + w, and w has mean {mean:.2g}, as if the 1 had "
                 "been added already.", "see whether the converter added 1.", mean=mean, negative=negative,
