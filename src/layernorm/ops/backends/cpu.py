@@ -246,7 +246,8 @@ def _compile(kernel: Any, arguments: tuple[Any, ...]) -> None:
     A handler that normalizes would else break into Numba half way through the same kernel, which it cannot bear:
     of twelve such interruptions seven failed, with "unsupported recursion" or "unresolved symbol", or hung.
     """
-    types, failed = tuple(numba.typeof(a) for a in (*arguments, 0, 1)), []  # type: ignore[attr-defined]
+    types = tuple(numba.typeof(a) for a in (*arguments, 0, 1))  # type: ignore[no-untyped-call]
+    failed: list[BaseException] = []
 
     def compiled() -> None:
         try:
