@@ -78,8 +78,11 @@ def test_places_of_sums_inside_the_operator_and_of_embeddings(tmp_path):
         ("backbone.norm_f", "final"),
         ("decoder.final_layer_norm", "final"),
         ("model.decoder.layers.0.final_layer_norm", "unknown"),
-        ("h.0.ln_1", "unknown"),
-        ("model.layers.0.post_attention_layernorm", "unknown"),
+        ("h.0.ln_1", "pre"),
+        ("layers/0/attention/q_ln2/Add", "qk"),
+        ("/vit/patch_embed2/norm", "embedding"),
+        ("/encoder/norm", "final"),
+        ("layers_0/norm_f", "unknown"),
         ("block.norm", "unknown"),
     ],
 )

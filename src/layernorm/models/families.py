@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.models.named_tensors import Named, named_norms, per_head, placement_of, runs_at
+from layernorm.models.named_tensors import Named, named_norms, per_head, runs_at
 from layernorm.models.norm_record import Evidence, NormRecord, Source, Unidentified
+from layernorm.models.placement import by_name
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec, Unknown
 from layernorm.spec.variants import VARIANTS
 
@@ -229,7 +230,7 @@ def records(model: ModelFile) -> tuple[list[NormRecord], list[Unidentified]]:
     ]
     made += _nameless(model)
     names = frozenset(record.name for record in made)
-    made = [dataclasses.replace(record, placement=placement_of(record.name, names)) for record in made]
+    made = [dataclasses.replace(record, placement=by_name(record.name, names)) for record in made]
     # a state dict stands in the order of definition, which is mostly that of execution; other files are sorted
     if model.format != "pytorch" or type_of(model.config) in BY_TYPE:
         made.sort(key=lambda record: runs_at(record.name))

@@ -12,8 +12,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from layernorm.models.model_file import Layer
-from layernorm.models.named_tensors import placement_of
 from layernorm.models.norm_record import Evidence, NormRecord
+from layernorm.models.placement import by_name
 from layernorm.spec.errors import SpecError
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec, Unknown
 from layernorm.spec.variants import VARIANTS
@@ -333,5 +333,5 @@ def record_of(layer: Layer) -> NormRecord | None:
             reading.evidence.setdefault(field.name, Evidence("module", layer.kind))
     dtype = layer.dtype if "float" in layer.dtype else "unknown"
     held: dict[str, Any] = {role: layer.tensors.get(role) for role in ("scale", "shift", "mean", "variance")}
-    place = placement_of(layer.name, frozenset({layer.name}))
+    place = by_name(layer.name, frozenset({layer.name}))
     return NormRecord(layer.name, layer.where, "layer", spec, reading.evidence, dtype, reading.size, place, **held)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file finds norms among named tensors: which belong together, in which order they run, where they stand."""
+"""This file finds norms among named tensors: which belong together, and in which order they run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from layernorm.models.model_file import Tensor
-from layernorm.models.norm_record import Placement, Unidentified
+from layernorm.models.norm_record import Unidentified
 
 # The last word of a tensor's name, and what the tensor is to its norm: `gamma` and `beta` are TensorFlow's and old
 # BERT's, `scale` Flax's, `g` and `b` the first GPT's, `a_2` and `b_2` the Annotated Transformer's.
@@ -153,38 +153,3 @@ def runs_at(name: str) -> list[tuple[int, int, str]]:
             key.append((rank, -1, word))
         before = word
     return key
-
-
-# The first that fits counts.
-_PLACES: dict[Placement, str] = {
-    "qk": r"(?:^|[._])(?:q|k|query|key)_?(?:layer)?_?norm(?:$|[._]) \.norm_[qk]$",
-    "embedding": r"""embeddings?[._](?:layer_?)?norm embed\w*[._]?(?:layer_?)?norm layernorm_embedding token_embd_norm
-        patch_embed\w*\.norm""",
-    "final": r"""^(?:\w+\.)*(?:norm_f|ln_f|final_?(?:layer_?)?norm|ln_post|post_layernorm)$ output_norm$
-        ^(?:(?:model|transformer|backbone|language_model)\.)*norm$ (?:encoder|decoder)\.(?:layer_?)?norm$""",
-    "post": r"""output\.layer_?norm$ post_feedforward_layernorm post_ffw_norm post_self_attn_layernorm
-        post_mlp_layernorm (?:sa|output)_layer_norm$ full_layer_layer_norm attn_post_norm layer_output_norm""",
-    "pre": r"""input_layer_?norm attn_norm ffn_norm (?:^|[._])ln_?[12]$ layernorm_(?:before|after)
-        pre_feedforward_layernorm attention_norm$ \d\.layer\.\d\.layer_norm$ operator_norm pre_mlp_layernorm""",
-    "other": r"(?:q_a|kv_a)_(?:layer)?norm$ ssm_norm sub_norm$ mixer\.norm$",
-}
-_PLACED = [(place, re.compile("|".join(words.split()), re.IGNORECASE)) for place, words in _PLACES.items()]
-_IN_BLOCK = re.compile(r"[./]\d+[./]")
-
-
-def placement_of(name: str, names: frozenset[str]) -> Placement:
-    """Say where in the model a norm stands, as far as names tell.
-
-    Llama's post_attention_layernorm stands before the feed-forward part; it is a norm after attention only where that
-    part has one of its own, or where none stands before attention.
-    """
-    if re.search(r"attn_output_norm$", name):
-        return "post"
-    if match := re.search(r"post_attention_(?:layer)?norm$", name):
-        block = name[: match.start()]
-        after = f"{block}pre_feedforward_layernorm" in names or f"{block}ffn_norm" in names
-        return "post" if after or not {f"{block}input_layernorm", f"{block}attn_norm"} & names else "pre"
-    for place, pattern in _PLACED:
-        if pattern.search(name) and not (place == "final" and _IN_BLOCK.search(name)):
-            return place
-    return "unknown"

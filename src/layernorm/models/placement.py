@@ -11,19 +11,26 @@ from typing import Literal
 from layernorm.models.graph import Graph, Node
 from layernorm.models.norm_record import NormRecord, Placement
 
-# What the common codebases call these. "Before" and "after" are not among them, for Llama's post_attention_layernorm
-# stands before its feed-forward part; and a final_layer_norm in a numbered layer ends that layer alone.
-_NAMED: tuple[tuple[re.Pattern[str], Placement], ...] = (
-    (re.compile(r"(?i)(?:.*[./_])?(?:q|k|qk|query|key)_?(?:layer_?)?(?:norm|ln)\d*(?:[./].*)?"), "qk"),
-    (re.compile(r"(?i).*(?:embed[a-z]*[./_]*(?:layer_?)?norm|emb(?:ed)?_ln).*"), "embedding"),
-    (
-        re.compile(
-            r"(?i)(?!.*[./_]\d+[./])(?:.*[./])?"
-            r"(?:ln_f|norm_f|ln_final|final_?(?:layer_?)?norm|output_norm|(?:model|backbone)[./]norm)"
-        ),
-        "final",
-    ),
-)
+# What the common codebases call norms that stand there; the first that fits counts.
+_PLACES: dict[Placement, str] = {
+    "qk": r"(?:^|[./_])(?:q|k|qk|query|key)_?(?:layer_?)?(?:norm|ln)\d*(?:$|[./_]) [./]norm_[qk]$",
+    "embedding": r"""embed[a-z]*[./_]*(?:layer_?)?norm emb(?:ed)?_ln layernorm_embedding token_embd_norm
+        patch_embed\w*[./]norm""",
+    "final": r"""(?:^|[./])(?:norm_f|ln_f|ln_final|final_?(?:layer_?)?norm|ln_post|post_layernorm)$ output_norm$
+        ^(?:[./]?(?:model|transformer|backbone|language_model)[./])*norm$ (?:model|backbone|encoder|decoder)[./]norm$
+        (?:encoder|decoder)[./]layer_?norm$""",
+    "post": r"""output[./]layer_?norm$ post_feedforward_layernorm post_ffw_norm post_self_attn_layernorm
+        post_mlp_layernorm (?:sa|output)_layer_norm$ full_layer_layer_norm attn_post_norm layer_output_norm
+        attn_output_norm$""",
+    "pre": r"""input_layer_?norm attn_norm ffn_norm (?:^|[./_])ln_?[12]$ layernorm_(?:before|after)
+        pre_feedforward_layernorm attention_norm$ \d[./]layer[./]\d[./]layer_norm$ operator_norm pre_mlp_layernorm""",
+    "other": r"(?:q_a|kv_a)_(?:layer)?norm$ ssm_norm sub_norm$ mixer[./]norm$",
+}
+_NAMED = [(place, re.compile("|".join(words.split()), re.IGNORECASE)) for place, words in _PLACES.items()]
+# A final_layer_norm in a numbered layer ends that layer alone.
+_IN_BLOCK = re.compile(r"[./_]\d+[./]")
+# What a name says surely; "before" and "after" are for the graph to tell where there is one.
+_SURE = ("qk", "embedding", "final")
 # What changes the look of a value and not its place; a cast, a layout, an activation that training alone has.
 _THROUGH = ("Cast", "Identity", "Reshape", "Dropout", "Squeeze", "Unsqueeze", "QuantizeLinear", "DequantizeLinear")
 _SKIPPING = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
@@ -35,20 +42,31 @@ _MOST_READ = 300
 _Place = Placement | Literal["last"]
 
 
-def by_name(name: str) -> Placement:
-    """Tell a place by the norm's name alone.
+def by_name(name: str, names: frozenset[str] = frozenset()) -> Placement:
+    """Tell a place by a norm's name, and by those of the other norms.
+
+    Llama's post_attention_layernorm stands before the feed-forward part; it is a norm after attention only where that
+    part has one of its own, or where none stands before attention.
 
     >>> by_name("model.layers.3.self_attn.q_norm"), by_name("transformer.ln_f"), by_name("layers.3.norm1")
     ('qk', 'final', 'unknown')
     """
-    return next((place for pattern, place in _NAMED if pattern.fullmatch(name[-_MOST_READ:])), "unknown")
+    name = name[-_MOST_READ:]
+    if match := re.search(r"post_attention_(?:layer)?norm$", name):
+        block = name[: match.start()]
+        after = f"{block}pre_feedforward_layernorm" in names or f"{block}ffn_norm" in names
+        return "post" if after or not {f"{block}input_layernorm", f"{block}attn_norm"} & names else "pre"
+    for place, pattern in _NAMED:
+        if pattern.search(name) and not (place == "final" and _IN_BLOCK.search(name)):
+            return place
+    return "unknown"
 
 
 def placed(graph: Graph, records: Sequence[NormRecord]) -> list[NormRecord]:
     """Give the records of a graph with the places that could be told, by name, else by what is around each norm."""
     neighbours = _Neighbours(graph)
     named = [by_name(record.name) for record in records]
-    places = [p if p != "unknown" else neighbours.place(r) for p, r in zip(named, records, strict=True)]
+    places = [p if p in _SURE else neighbours.place(r) for p, r in zip(named, records, strict=True)]
     # The last norm of a model reads a sum that nothing else reads, whether blocks begin or end with a norm.
     before, after = places.count("pre"), places.count("post")
     last: Placement = "final" if before else "post" if after else "unknown"
