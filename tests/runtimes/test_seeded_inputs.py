@@ -23,7 +23,8 @@ def taking(tmp_path, inputs, nodes=(), initializers=(), name="model.onnx"):
     """Give a model of these inputs: (name, ONNX type, lengths or None)."""
     said = [helper.make_tensor_value_info(*i) for i in inputs]
     nodes = [helper.make_node("Identity", [inputs[0][0]], ["y"]), *nodes]
-    return read_model(save(tmp_path, model(nodes, initializers, inputs=said, outputs=[onnx.ValueInfoProto(name="y")]), name))
+    proto = model(nodes, initializers, inputs=said, outputs=[onnx.ValueInfoProto(name="y")])
+    return read_model(save(tmp_path, proto, name))
 
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -59,8 +60,8 @@ def test_a_language_model_s_inputs(tmp_path):
 
 def test_open_lengths(tmp_path):
     inputs = [
-        ("image", FLOAT, [None, 3, "height", "width"]), ("ids", INT, ["n", None]), ("past", FLOAT, ["n", 2, "past_len", 4]),
-        ("mask", INT, ["n", "past_len + seq"]), ("one", INT, []), ("any", FLOAT, None),
+        ("image", FLOAT, [None, 3, "height", "width"]), ("ids", INT, ["n", None]), ("one", INT, []),
+        ("past", FLOAT, ["n", 2, "past_len", 4]), ("mask", INT, ["n", "past_len + seq"]), ("any", FLOAT, None),
     ]  # fmt: skip
     shapes = {name: array.shape for name, array in seeded_inputs(taking(tmp_path, inputs)).items()}
     assert shapes == {
@@ -121,10 +122,11 @@ def test_given_arrays_go_by_name_or_else_by_order(tmp_path):
 
 def test_arrays_that_do_not_fit_are_refused(tmp_path):
     read = taking(tmp_path, [("x", FLOAT, ["n", 4])])
-    said = f"{read.path} has an input 'x' of float32 [?, 4], and the arrays given are z [2, 5]; give one of that name."
+    said = f"{read.path} has an input 'x' of float32 [n, 4], and the arrays given are z [2, 5]; give one of that name."
     with pytest.raises(ArgumentError, match=f"^{re.escape(said)}$"):
         inputs_for(read, {"z": np.ones((2, 5), np.float32)})
-    said = f"the array for 'x' is float32 of shape (2, 5), and {read.path} takes float32 [?, 4]; give one of that shape."
+    takes = f"{read.path} takes float32 [n, 4]; give one of that shape."
+    said = f"the array for 'x' is float32 of shape (2, 5), and {takes}"
     with pytest.raises(ArgumentError, match=f"^{re.escape(said)}$"):
         inputs_for(read, {"x": np.ones((2, 5), np.float32)})
     with pytest.raises(ArgumentError, match="the arrays given are none"):

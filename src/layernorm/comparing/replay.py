@@ -10,8 +10,8 @@ ulp of 1 in the type of the statistics, the error allowed to an element is the s
     √n·u·|γ·x̂|·(1 + (m² + σ²)/D²)    the sum of squares; its second part where E[x²] − E[x]² may be what is computed
     half an ulp of the output's type at y, and of x's type at γ·x̂ where x̂ is rounded before γ
 
-The sums' parts are there because others add in float32, from left to right if they like: n·u is the worst case, and √n·u
-what rounding errors that do not conspire come to (Higham and Mary, A New Approach to Probabilistic Rounding Error
+The sums' parts are there because others add in float32, from left to right if they like: n·u is the worst case, and
+√n·u what rounding errors that do not conspire come to (Higham and Mary, A New Approach to Probabilistic Rounding Error
 Analysis, SIAM J. Sci. Comput. 41, 2019). What a model keeps as integers may besides be half a step off.
 """
 
@@ -106,7 +106,8 @@ def _bound(
 ) -> Array:  # fmt: skip
     """Add up the sources of error; `rounded` says in which types, and `spec` what is computed."""
     unit = _rounding(dtype if rounded.stats_dtype in ("input", UNKNOWN) else str(rounded.stats_dtype))
-    scale = np.abs((spec.scale_offset if gamma else 1.0) + (gamma.per_row() if gamma else 0.0))
+    offset = 1.0 if gamma is None or spec.scale_offset == 1 else 0.0
+    scale = np.abs(offset + (gamma.per_row() if gamma else 0.0))
     shift = np.abs(beta.per_row()) if beta else 0.0
     below = row.denominator * row.scale
     each = scale * np.abs(xhat)

@@ -72,9 +72,10 @@ def inputs_for(model: ModelFile, given: Mapping[str, NDArray[Any]]) -> dict[str,
     pairs = {said.name: given[said.name] for said in wanted if said.name in given}
     left = [said for said in wanted if said.name not in pairs]
     free = [name for name in given if name not in pairs]
+    alike = len(left) == len(free) or len(wanted) == 1
     for said in left:
-        fits = [name for name in free if _may_be(said, given[name])]
-        if not fits or (len(left) != len(free) and len(wanted) > 1):
+        fits = [name for name in free if _may_be(said, given[name])] if alike else []
+        if not fits:
             raise ArgumentError(
                 f"{model.path} has an input {said.name!r} of {said.dtype} {_written(said.shape)}, and the arrays given "
                 f"are {', '.join(f'{name} {list(a.shape)}' for name, a in given.items()) or 'none'}; give one of that "
@@ -108,7 +109,9 @@ def signature(model: ModelFile) -> list[Input]:
     found = []
     for name, (dtype, shape) in model.graph.inputs.items():
         named = words.get(name, ())
-        said = shape and tuple(n if n is not None else named[a] if a < len(named) else None for a, n in enumerate(shape))
+        said = shape and tuple(
+            n if n is not None else named[a] if a < len(named) else None for a, n in enumerate(shape)
+        )
         found.append(Input(name, dtype, said, _rows(model.graph, name)))
     return found
 

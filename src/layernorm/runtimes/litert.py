@@ -29,7 +29,9 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
     """Run a model once; without `optimized` each operator is the plain reference kernel."""
     from ai_edge_litert import interpreter as litert
 
-    resolver = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if optimized else litert.OpResolverType.BUILTIN_REF
+    resolver = (
+        litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if optimized else litert.OpResolverType.BUILTIN_REF
+    )
     try:
         # a delegate would take whole parts of the graph, and the values in them would be nowhere
         session = litert.Interpreter(
@@ -65,7 +67,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
 def _stored(value: NDArray[Any], said: Mapping[str, Any]) -> NDArray[Any]:
     """Give an input as the model holds it: floats for integers are quantized."""
     scale, zero = said["quantization"]
-    wanted = np.dtype(said["dtype"])
+    wanted: np.dtype[Any] = np.dtype(said["dtype"])
     if scale and wanted.kind in "iu" and value.dtype.kind == "f":
         limits = np.iinfo(wanted)
         return np.clip(np.rint(value / scale) + zero, limits.min, limits.max).astype(wanted)
