@@ -109,11 +109,16 @@ def signature(model: ModelFile) -> list[Input]:
     found = []
     for name, (dtype, shape) in model.graph.inputs.items():
         named = words.get(name, ())
-        said = shape and tuple(
-            n if n is not None else named[a] if a < len(named) else None for a, n in enumerate(shape)
-        )
-        found.append(Input(name, dtype, said, _rows(model.graph, name)))
+        found.append(Input(name, dtype, _with_words(shape, named), _rows(model.graph, name)))
     return found
+
+
+def _with_words(
+    shape: tuple[int | None, ...] | None, words: tuple[str | None, ...]
+) -> tuple[int | str | None, ...] | None:
+    if shape is None:
+        return None
+    return tuple(words[a] if n is None and a < len(words) else n for a, n in enumerate(shape))
 
 
 def _symbols(model: ModelFile) -> dict[str, tuple[str | None, ...]]:

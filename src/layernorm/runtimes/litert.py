@@ -70,7 +70,7 @@ def _stored(value: NDArray[Any], said: Mapping[str, Any]) -> NDArray[Any]:
     wanted: np.dtype[Any] = np.dtype(said["dtype"])
     if scale and wanted.kind in "iu" and value.dtype.kind == "f":
         limits = np.iinfo(wanted)
-        return np.clip(np.rint(value / scale) + zero, limits.min, limits.max).astype(wanted)
+        value = np.clip(np.rint(value / scale) + zero, limits.min, limits.max)
     return value.astype(wanted)
 
 
