@@ -73,3 +73,5 @@ class ModelFile:
     layers: tuple[Layer, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be read; they end among the unidentified."""
+    module: Any = None
+    """The live torch.nn.Module that this was read from, if it was."""

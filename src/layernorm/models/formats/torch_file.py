@@ -109,7 +109,8 @@ def read_module(module: Any) -> ModelFile:
     root = Module.of_live(module)
     config = getattr(module, "config", None)
     said = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
-    return ModelFile(type(module).__name__, "pytorch", tensors_in(root), said, layers=layers_of(root, None))
+    tensors, layers = tensors_in(root), layers_of(root, None)
+    return ModelFile(type(module).__name__, "pytorch", tensors, said, layers=layers, module=module)
 
 
 def _file(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], str] | None]:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""This package says whether two models agree in their norms, and where they do not, why."""
