@@ -15,7 +15,7 @@ import pytest
 import layernorm as ln
 from layernorm.cli import run
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.models.norm_record import Evidence, Found, NormRecord, Risk, Unidentified
+from layernorm.models.norm_record import Evidence, Finding, Found, NormRecord, Unidentified
 from layernorm.report.documents import inspect_document
 from layernorm.report.inspection import Inspection
 from layernorm.report.norm_table import inspect_text
@@ -49,7 +49,7 @@ OTHER = NormRecord(
         VARIANTS["bert"], eps=UNKNOWN, centered=UNKNOWN, spread=UNKNOWN, scale_offset=UNKNOWN, shift_axes=UNKNOWN
     ),
 )  # fmt: skip
-RISK = Risk("eps-lost", "minor", BERT.name, "it is lost.", "find it.", {"eps": 1e-12, "worst": float("inf")})
+RISK = Finding("eps-lost", "minor", BERT.name, "it is lost.", "find it.", {"eps": 1e-12, "worst": float("inf")})
 FOUND = Found(
     [BERT, OTHER], [Unidentified("node[3]", "the axes are not constant.")], [RISK, replace(RISK, norm="x")],
 )  # fmt: skip

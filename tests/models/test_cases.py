@@ -459,7 +459,7 @@ def gemma(folder, *, blocks, last):
 
 def offsets(found):
     """Name the norms whose gamma may lack the 1, or have it twice."""
-    return [risk.norm for risk in found.risks if risk.code == "gamma-offset"]
+    return [risk.a for risk in found.risks if risk.code == "gamma-offset"]
 
 
 def test_c57_a_converter_adds_the_one(tmp_path):
@@ -656,7 +656,7 @@ def test_c94_pow_in_half(tmp_path):
     y = b("Div", d, b("Sqrt", b("Add", b.mean(b("Pow", d, 2.0)), 1e-5)))
     found = drawn(tmp_path, b, b("Mul", y, b.const(np.linspace(0.5, 2, 8), "norm.weight")))
     (risk,) = [risk for risk in found.risks if risk.code == "overflow"]
-    assert (risk.severity, risk.norm, risk.numbers["from"]) == ("major", "norm", 256)
+    assert (risk.severity, risk.a, risk.numbers["from"]) == ("major", "norm", 256)
 
 
 @pytest.mark.parametrize("casts", [False, True])

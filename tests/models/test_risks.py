@@ -107,14 +107,14 @@ def test_a_batch_norms_gamma_may_begin_at_zero_and_an_unknown_offset_is_not_judg
 def test_one_epsilon_of_a_format_is_said_once():
     gguf = replace(FILE, format="gguf")
     risk = found(record(name="a"), record(name="b"), model=gguf)["eps-value", "info"]
-    assert (risk.norm, risk.numbers) == (None, {"eps": 1e-5, "norms": 2})
+    assert (risk.a, risk.numbers) == (None, {"eps": 1e-5, "norms": 2})
     assert found(record(name="a"), model=gguf) == {}
 
 
 def test_names_that_promise_a_layer_norm():
     rms = VARIANTS["llama"]
     risk = found(record(rms, "h.0.input_layernorm"), record(rms, "h.1.input_layernorm"))["name-only", "info"]
-    assert risk.norm == "h.0.input_layernorm"
+    assert risk.a == "h.0.input_layernorm"
     assert risk.sentence == "it is called a layer norm, but it and 1 more are RMS norms: no mean is subtracted."
     assert found(record(rms, "h.0.norm")) == {}
     assert found(record(LAYER, "h.0.input_layernorm")) == {}

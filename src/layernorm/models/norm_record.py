@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layernorm.models.model_file import Tensor
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec, Unknown
@@ -71,15 +71,27 @@ class Unidentified:
 
 
 @dataclass(frozen=True)
-class Risk:
-    """Something in one model that may go wrong: a finding of the document with no second side."""
+class Finding:
+    """Something that may go wrong in one model, or that differs between two.
+
+    Args:
+        code: what it is; `layernorm explain CODE` gives its page.
+        severity: by the largest change of the output; info below 1 ulp of its type, minor below 1e-3 of its
+            root mean square, major above.
+        a: the norm's name, in the one model or in A; None where it is about no one norm.
+        sentence: what is so, with the values.
+        remedy: what to do.
+        numbers: the figures that the sentence rests on.
+        b: the norm's name in B.
+    """
 
     code: str
     severity: Severity
-    norm: str | None
+    a: str | None
     sentence: str
     remedy: str | None
-    numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    b: str | None = None
 
 
 class Found(NamedTuple):
@@ -87,4 +99,4 @@ class Found(NamedTuple):
 
     norms: list[NormRecord]
     unidentified: list[Unidentified]
-    risks: list[Risk]
+    risks: list[Finding]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from layernorm.models.model_file import ModelFile
-from layernorm.models.norm_record import NormRecord, Risk, Severity
+from layernorm.models.norm_record import Finding, NormRecord, Severity
 from layernorm.spec.dtypes import DTYPES, StorageType
 from layernorm.spec.norm_spec import UNKNOWN
 
@@ -21,7 +21,7 @@ _BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _SAYS_LAYER = re.compile(r"layer_?norm", re.IGNORECASE)
 
 
-def risks(model: ModelFile, norms: Norms) -> list[Risk]:
+def risks(model: ModelFile, norms: Norms) -> list[Finding]:
     """List what may go wrong, the worst first."""
     found = [risk for check in CHECKS.values() for risk in check(model, norms)]
     return sorted(found, key=lambda risk: -SEVERITIES.index(risk.severity))
@@ -32,7 +32,7 @@ def page_of(code: str) -> str:
     return f"{code}: {inspect.cleandoc(CHECKS[code].__doc__ or '')}"
 
 
-def eps_lost(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def eps_lost(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """Epsilon is 0, or so small that it is 0 or subnormal in the type in which it is added.
 
     What it checks
@@ -80,7 +80,7 @@ def eps_lost(model: ModelFile, norms: Norms) -> Iterator[Risk]:
             )  # fmt: skip
 
 
-def overflow(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def overflow(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """Squares of float16 values are summed in float16, where 256² is already infinite.
 
     What it checks
@@ -114,7 +114,7 @@ def overflow(model: ModelFile, norms: Norms) -> Iterator[Risk]:
             )  # fmt: skip
 
 
-def cancellation(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def cancellation(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """The variance is E[x²] − E[x]²: two large numbers whose difference has no digits left when the mean is large.
 
     What it checks
@@ -144,7 +144,7 @@ def cancellation(model: ModelFile, norms: Norms) -> Iterator[Risk]:
         )  # fmt: skip
 
 
-def statistics(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def statistics(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """A batch norm uses the statistics of the batch at hand, or statistics run over the batch's axis.
 
     What it checks
@@ -180,7 +180,7 @@ def statistics(model: ModelFile, norms: Norms) -> Iterator[Risk]:
 _WHOSE = {"input": "the statistics of its input", "updated": "running statistics that its input has just changed"}
 
 
-def eps_value(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def eps_value(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """Epsilon cannot be what was meant: it is no positive number, or the file has one for norms that may have several.
 
     What it checks
@@ -205,14 +205,14 @@ def eps_value(model: ModelFile, norms: Norms) -> Iterator[Risk]:
     said = {norm.spec.eps for norm in norms if isinstance(norm.spec.eps, float)}
     if model.format == "gguf" and len(norms) > 1 and len(said) == 1:
         (eps,) = said
-        yield Risk(
+        yield Finding(
             "eps-value", "info", None,
             f"the format holds one epsilon, {eps:g}, for all {len(norms)} norms; one that had another has lost it.",
             "compare with the configuration of the original model.", {"eps": eps, "norms": len(norms)},
         )  # fmt: skip
 
 
-def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """Gamma looks like the w of a layer that multiplies by 1 + w, or like one to which the 1 was added already.
 
     What it checks
@@ -252,7 +252,7 @@ def gamma_offset(model: ModelFile, norms: Norms) -> Iterator[Risk]:
             )  # fmt: skip
 
 
-def folded(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def folded(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """A norm was merged into the layer before it, so the model computes it and the file does not hold it.
 
     What it checks
@@ -283,7 +283,7 @@ def folded(model: ModelFile, norms: Norms) -> Iterator[Risk]:
     )
     gone = [name for name in names if name not in its_own and not any(name in held or held in name for held in present)]
     if gone:
-        yield Risk(
+        yield Finding(
             "folded", "info", None,
             f"names in the graph speak of {_listed(gone)}, merged into other layers: computed, not held by the file.",
             None, {"norms": len(gone)},
@@ -305,7 +305,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def name_only(model: ModelFile, norms: Norms) -> Iterator[Risk]:
+def name_only(model: ModelFile, norms: Norms) -> Iterator[Finding]:
     """A norm is called a layer norm and is none.
 
     What it checks
@@ -338,7 +338,7 @@ def name_only(model: ModelFile, norms: Norms) -> Iterator[Risk]:
             )  # fmt: skip
 
 
-CHECKS: dict[str, Callable[[ModelFile, Norms], Iterator[Risk]]] = {
+CHECKS: dict[str, Callable[[ModelFile, Norms], Iterator[Finding]]] = {
     "eps-lost": eps_lost,
     "eps-value": eps_value,
     "overflow": overflow,
@@ -352,8 +352,8 @@ CHECKS: dict[str, Callable[[ModelFile, Norms], Iterator[Risk]]] = {
 
 def _about(
     code: str, severity: Severity, norm: NormRecord, sentence: str, remedy: str | None, **numbers: float | int | str
-) -> Risk:
-    return Risk(code, severity, norm.name, sentence, remedy, numbers)
+) -> Finding:
+    return Finding(code, severity, norm.name, sentence, remedy, numbers)
 
 
 def _statistics_type(norm: NormRecord) -> StorageType | None:

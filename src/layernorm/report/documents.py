@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.models.norm_record import Found, NormRecord, Risk
+from layernorm.models.norm_record import Finding, Found, NormRecord
 from layernorm.spec.errors import LayerNormError
 from layernorm.spec.norm_spec import UNKNOWN
 
@@ -87,13 +87,13 @@ def _little(array: NDArray[Any]) -> bytes:
     return (array.byteswap() if big else array).tobytes()
 
 
-def _finding(risk: Risk) -> dict[str, Any]:
+def _finding(risk: Finding) -> dict[str, Any]:
     """Write a risk as a finding that has no second side."""
     numbers = {name: _number(value) if isinstance(value, float) else value for name, value in risk.numbers.items()}
     return {
         "code": risk.code,
         "severity": risk.severity,
-        "a": risk.norm,
+        "a": risk.a,
         "b": None,
         "numbers": numbers,
         "sentence": risk.sentence,

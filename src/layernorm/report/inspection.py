@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layernorm.models.model_file import ModelFile
-from layernorm.models.norm_record import Found, NormRecord, Risk, Unidentified
+from layernorm.models.norm_record import Finding, Found, NormRecord, Unidentified
 from layernorm.spec.errors import ArgumentError, FileError
 
 
@@ -31,7 +31,7 @@ class Inspection:
         return self.found.unidentified
 
     @property
-    def risks(self) -> Sequence[Risk]:
+    def risks(self) -> Sequence[Finding]:
         """What may go wrong, the worst first."""
         return self.found.risks
 

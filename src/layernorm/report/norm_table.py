@@ -93,7 +93,7 @@ def _risks(found: Found, width: int) -> list[str]:
     """Say each risk once, with the first norm that has it and how many more do."""
     held: dict[tuple[str, str, str, str | None], list[str | None]] = {}
     for risk in found.risks:
-        held.setdefault((risk.code, risk.severity, risk.sentence, risk.remedy), []).append(risk.norm)
+        held.setdefault((risk.code, risk.severity, risk.sentence, risk.remedy), []).append(risk.a)
     lines: list[str] = []
     for (code, severity, sentence, remedy), names in held.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
