@@ -104,7 +104,7 @@ def _fewer(layout: Layout, limit: int) -> dict[int, int]:
     for axis in layout.kept:
         if total <= limit:
             break
-        fewer = max(min(counts[axis], 8), math.ceil(counts[axis] * limit / total))
+        fewer = max(min(counts[axis], 6), math.ceil(counts[axis] * limit / total))
         total = total // counts[axis] * fewer
         counts[axis] = fewer
     return {a: n for a, n in counts.items() if n < layout.split[a]}

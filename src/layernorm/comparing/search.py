@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from layernorm.comparing.bound import storage_of
 from layernorm.comparing.denominators import MEASURES, PLACES, USUAL, Measure, denominators
-from layernorm.comparing.fitting import Free, Parameter, View, fit, view_of
+from layernorm.comparing.fitting import Fit, Free, Parameter, View, first_weights, project, view_of
 from layernorm.comparing.rounding import EXACT, Rounding, roundings
 from layernorm.comparing.sharing import Carried, Sharing, carriers, matches, sharings, written
-from layernorm.comparing.solving import Explanation, Trial, denominators_of, explanations, fit_all
+from layernorm.comparing.solving import Explanation, Trial, denominators_of, distinct, explanations, fit_all
 from layernorm.spec.errors import ArgumentError
 from layernorm.spec.norm_spec import NormSpec
 
@@ -26,6 +26,8 @@ Array = npt.NDArray[Any]
 GLANCE, LOOK = 2048, 8192
 # Of the ranked sharings this many are worked out; the right one was among the first 3 in 2 000 draws.
 LEADERS = 12
+# Where the first comes as near as NEAR, those beyond FAR are only worked out to have some runners-up to tell of.
+NEAR, FAR, LEAST = 0.01, 0.3, 4
 # Epsilons, in units of the median square, at which sharings are ranked. Between them no gain is off by much.
 RANKED = (0.0, 0.1, 1.0, 10.0, 1e3)
 
@@ -77,7 +79,8 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     kind = storage_of(y)
     known = [_known(name, value, x.shape) for name, value in (("gamma", gamma), ("beta", beta))]
     ranked = _ranked(x, y, kind, *known)
-    leaders = [(sharing, centered, levels) for _, sharing, centered, levels in ranked[:LEADERS]]
+    far = FAR if ranked and ranked[0][0] < NEAR else math.inf
+    leaders = [r[1:] for k, r in enumerate(ranked[:LEADERS]) if k < LEAST or r[0] < far]
     fits: list[Candidate] = []
     others: list[Candidate] = []
     looks: dict[Sharing, View] = {}
@@ -92,7 +95,7 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
             if depth < len(levels):
                 measures = [m for m in MEASURES if m.centered is centered]
                 fits += _explained(looks[sharing], sharing, levels[depth], measures)
-        fits = _on_all(x, y, kind, fits)
+        fits = _fewest(_on_all(x, y, kind, fits))
         if fits:
             break
     if fits:
@@ -132,13 +135,14 @@ def _score(view: View, centered: bool, roles: Roles) -> float:
     if not isinstance(gamma, Free):
         # of a known gamma too the overall factor is left open, for the epsilons here are few
         numerator, gamma = (numerator if gamma is None else numerator * gamma), Free(())
-    scores = [math.inf]
+    scores, spread = [math.inf], float(view.y.std()) or 1.0
     for square in (view.variance,) if centered else (view.square, view.variance):
         middle = float(np.median(square)) or 1.0
         below = denominators(square, 1, "variance", [middle * e for e in RANKED])
         with np.errstate(all="ignore"):
-            rough = fit(view, numerator, below, np.sqrt(square) / below, gamma, beta).rough
-        scores.append(float(np.min(rough)))
+            error = project(numerator / below, view.y, first_weights(view, gamma, beta), gamma, beta)[2]
+            rough = np.sqrt(np.mean(np.square(error), axis=tuple(range(1, error.ndim))))
+        scores.append(float(np.min(np.nan_to_num(rough, nan=np.inf))) / spread)
     return min(scores)
 
 
@@ -199,6 +203,19 @@ def _known(name: str, value: Array | None, shape: tuple[int, ...]) -> Array | No
     )  # fmt: skip
 
 
+def _fewest(found: list[Candidate]) -> list[Candidate]:
+    """Of one sharing keep those that solve for the fewest numbers: a gamma per channel is also one per element."""
+    fewest: dict[Sharing, int] = {}
+    for c in found:
+        fewest[c.sharing] = min(_solved_for(c), fewest.get(c.sharing, _solved_for(c)))
+    return [c for c in found if _solved_for(c) == fewest[c.sharing]]
+
+
+def _solved_for(c: Candidate) -> int:
+    pairs = ((c.roles.gamma, c.told.gamma), (c.roles.beta, c.told.beta))
+    return sum(values.size for role, values in pairs if isinstance(role, Free))
+
+
 def _on_all(x: Array, y: Array, kind: str, found: Iterable[Candidate]) -> list[Candidate]:
     """Keep the candidates that fit all values, with the parameters that go best with these."""
     kept: list[Candidate] = []
@@ -210,21 +227,22 @@ def _on_all(x: Array, y: Array, kind: str, found: Iterable[Candidate]) -> list[C
         plain = [c for c in group if c.rounding is EXACT]
         if plain:
             below = denominators_of(view, [Trial(*c.told[:4]) for c in plain])
-            result = fit_all(view, [c.told.measure for c in plain], below, roles.gamma, roles.beta)
-            for k, c in enumerate(plain):
-                kept += _kept(c, result, k)
+            first, back, factor = distinct(view, below, roles.gamma)
+            result = fit_all(view, [plain[k].told.measure for k in first], below[first], roles.gamma, roles.beta)
+            for c, j, times in zip(plain, back, factor, strict=True):
+                kept += _kept(c, result, j, times)
         for c in group:
             if c.rounding is not EXACT:
                 kept += _kept(c, c.rounding.fit(view, x.dtype, c.spec(x.ndim), roles.gamma, roles.beta), 0)
     return kept
 
 
-def _kept(candidate: Candidate, result: Any, k: int) -> list[Candidate]:
+def _kept(candidate: Candidate, result: Fit, k: int, times: Any = 1.0) -> list[Candidate]:
     worst = float(result.worst[k])
     if not worst <= 1:
         return []
     told = candidate.told._replace(
-        residual=worst, gamma=np.asarray(result.gamma[k], np.float64), beta=np.asarray(result.beta[k], np.float64)
+        residual=worst, gamma=np.asarray(result.gamma[k] * times, np.float64), beta=np.asarray(result.beta[k], np.float64)
     )
     return [candidate._replace(told=told)]
 
@@ -232,12 +250,19 @@ def _kept(candidate: Candidate, result: Any, k: int) -> list[Candidate]:
 def _rounded(looks: dict[Sharing, View], found: Sequence[Candidate], x: Array) -> list[Candidate]:
     """Say which of the candidates also fit if they round in between."""
     more: list[Candidate] = []
-    for way in roundings(x.dtype.name):
-        for c in found:
-            one = c._replace(rounding=way)
-            view = looks[c.sharing]
-            result = way.fit(view, x.dtype, one.spec(x.ndim), view.part(c.roles.gamma), view.part(c.roles.beta))
-            more += _kept(one, result, 0)
+    groups: dict[tuple[Sharing, Roles, Measure], list[Candidate]] = {}
+    for c in found:
+        groups.setdefault((c.sharing, c.roles, c.told.measure), []).append(c)
+    for (sharing, roles, _), group in groups.items():
+        view = looks[sharing]
+        below = denominators_of(view, [Trial(*c.told[:4]) for c in group])
+        first, back, factor = distinct(view, below, roles.gamma)
+        gamma, beta = view.part(roles.gamma), view.part(roles.beta)
+        for way in roundings(x.dtype.name):
+            ones = [c._replace(rounding=way) for c in group]
+            results = [way.fit(view, x.dtype, ones[k].spec(x.ndim), gamma, beta) for k in first]
+            for one, j, times in zip(ones, back, factor, strict=True):
+                more += _kept(one, results[j], 0, times)
     return more
 
 
@@ -297,10 +322,9 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
     least = min(c.told.residual for c in fits)
     def cost(c: Candidate) -> tuple[Any, ...]:
         e = c.told
-        solved = sum(isinstance(p, Free) for p in (c.roles.gamma, c.roles.beta))
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0
         return (
-            e.residual > 1.5 * least + 0.01, solved, c.rounding.rank, e.digits, c.sharing.groups is not None,
+            e.residual > 1.2 * least + 0.005, _solved_for(c), c.rounding.rank, e.digits, c.sharing.groups is not None,
             MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
         )  # fmt: skip
 

@@ -93,10 +93,9 @@ def _tried(
         if not which:
             continue
         below = denominators_of(view, [trials[k] for k in which])
-        few, first, back = _distinct(below, isinstance(gamma, Free))
+        first, back, factor = distinct(view, below, gamma)
         kinds = [trials[which[k]].measure for k in first]
-        result = fit_all(view, kinds, few, gamma, beta)
-        factor = _factor(below, few[back], isinstance(gamma, Free))
+        result = fit_all(view, kinds, below[first], gamma, beta)
         for k, j, times in zip(which, back, factor, strict=True):
             rough[k] = result.rough[j]
             t = trials[k]
@@ -127,21 +126,25 @@ def fit_all(view: View, kinds: Sequence[Measure], below: Array, gamma: Parameter
         return fit(view, kinds[0].numerator(view), below, own / below, view.part(gamma), view.part(beta))
 
 
-def _distinct(below: Array, scaled: bool) -> tuple[Array, Array, Array]:
-    """Find the denominators that differ, up to a factor where gamma takes it up; their places, and the way back."""
-    flat = below.reshape(len(below), -1)
-    with np.errstate(all="ignore"):
-        whole = flat / flat[:, :1] if scaled else flat
-        logarithms = np.round(np.log(whole), 11)
-    _, first, back = np.unique(np.nan_to_num(logarithms), axis=0, return_index=True, return_inverse=True)
-    return below[first], first, back.reshape(-1)
+def distinct(view: View, below: Array, gamma: Parameter) -> tuple[Array, Array, Array]:
+    """Find the denominators that differ, up to factors that a free gamma takes up.
 
-
-def _factor(below: Array, used: Array, scaled: bool) -> Array:
-    if not scaled:
-        return np.ones(len(below))
+    Gives the places of one of each, for every denominator which of these it is, and the factors that gamma then has.
+    """
+    reference = np.ones_like(below)
+    if isinstance(gamma, Free):
+        one = tuple(slice(None) if a in gamma.axes else slice(1) for a in range(below.ndim - 1))
+        reference = below[(slice(None), *one)]
     with np.errstate(all="ignore"):
-        return np.asarray((below.reshape(len(below), -1) / used.reshape(len(below), -1))[:, 0])
+        # a twentieth of a unit of the bound is no difference
+        logarithms = np.log(below / reference).reshape(len(below), -1)
+        decimals = 17 if view.kind == "float64" else 8
+        buckets = np.nan_to_num(np.round(logarithms, decimals), posinf=9e9, neginf=-9e9)
+    _, first, back = np.unique(buckets, axis=0, return_index=True, return_inverse=True)
+    back = back.reshape(-1)
+    with np.errstate(all="ignore"):
+        factor = reference / reference[first][back] if isinstance(gamma, Free) else np.ones((len(below), 1))
+    return first, back, factor
 
 
 def _solved(
