@@ -21,8 +21,10 @@ ARROWS = {
     "standardizer": ("spec", "ops"),
     "conformance": ("spec", "ops", "dispatch", "functional"),
     "models": ("spec", "ops"),
-    "report": ("spec", "models", "conformance"),
-    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "models", "report", "conformance", "__init__"),
+    "comparing": ("spec", "ops", "models"),
+    "report": ("spec", "models", "comparing", "conformance"),
+    "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "models", "comparing", "report", "conformance",
+            "__init__"),
     "__init__": ("spec", "ops", "dispatch", "functional", "standardizer", "conformance", "report"),
     "__main__": ("cli",),
 }
