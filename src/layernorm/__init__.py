@@ -29,6 +29,7 @@ from layernorm.standardizer import Standardizer
 
 if TYPE_CHECKING:
     from layernorm.conformance.conform import conform
+    from layernorm.report.inference import infer
     from layernorm.report.inspection import inspect
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ __all__ = [
     "get_num_threads",
     "group_norm",
     "group_norm_backward",
+    "infer",
     "inspect",
     "instance_norm",
     "instance_norm_backward",
@@ -71,6 +73,10 @@ def __getattr__(name: str) -> Any:
         from layernorm.conformance.conform import conform
 
         return conform
+    if name == "infer":
+        from layernorm.report.inference import infer
+
+        return infer
     if name == "inspect":
         from layernorm.report.inspection import inspect
 

@@ -18,6 +18,7 @@ import typer
 from layernorm import __version__
 from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
+from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
 from layernorm.conformance.targets import printable
 from layernorm.report.documents import error_document
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(inspect)
+app.command()(infer)
 app.command()(conform)
 app.command()(explain)
 

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""This file solves for gamma and beta under many denominators at once, and says how far the best ones miss.
+
+With the denominator known, y = γ·x̂ + β is linear in γ and β. Each channel is a weighted least-squares problem of its
+own, in float64 (for float64 dumps in NumPy's long double), and all of them are solved in a few sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from layernorm.comparing.bound import bound_of, half_ulp
+from layernorm.comparing.sharing import Sharing
+from layernorm.ops.layout import Layout
+from layernorm.spec.dtypes import DTYPES
+
+Array = npt.NDArray[Any]
+# Elements times denominators that are worked on at once: 2**18 of float64 stay in the second-level cache.
+AT_ONCE = 2**18
+# Steps of Lawson's method, which turns least squares into the least largest error; 16-bit outputs alone need it.
+LAWSON = 40
+
+
+class Free:
+    """A parameter that is to be solved for: one number for each place along some axes of the split array."""
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+
+# A parameter is solved for, known (an array that broadcasts to the split array), or absent.
+Parameter = Free | Array | None
+
+
+class Fit(NamedTuple):
+    """How well each of K denominators does, and with which parameters; each array begins with an axis of length K."""
+
+    worst: Array  # the largest error in units of the bound
+    rough: Array  # the root mean square error in units of y's own spread
+    gamma: Array
+    beta: Array
+
+
+@dataclass(frozen=True)
+class View:
+    """A dump, or a part of it, as one sharing lays it out; its arrays have the split shape, `stats` axes kept as 1."""
+
+    x: Array
+    y: Array
+    deviation: Array
+    mean: Array
+    variance: Array
+    square: Array  # the mean of x²
+    size: int  # how many values share one set
+    normalized: tuple[int, ...]
+    kind: str  # the type of the output
+    picked: tuple[tuple[int, Array], ...]  # the places along kept axes that were taken
+
+    def part(self, value: Parameter) -> Parameter:
+        """Take the same part of a known parameter."""
+        if not isinstance(value, np.ndarray):
+            return value
+        for axis, places in self.picked:
+            if value.shape[axis] > 1:
+                value = np.take(value, places, axis)
+        return value
+
+
+def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None = None) -> View:
+    """Lay a dump out; with a `limit`, only so many values of it, those with the least and the greatest spread first."""
+    layout = sharing.layout(x.shape)
+    wide = np.longdouble if kind == "float64" else np.float64
+    split_x, split_y = (a.reshape(layout.split).astype(wide) for a in (x, y))
+    picked: list[tuple[int, Array]] = []
+    if limit is not None and x.size > limit:
+        spread = split_x.std(axis=layout.normalized)
+        for axis, keep in _fewer(layout, limit).items():
+            place = layout.kept.index(axis)
+            others = tuple(a for a in range(spread.ndim) if a != place)
+            order = np.argsort(spread.min(axis=others), kind="stable")
+            places = np.sort(order[np.unique(np.linspace(0, len(order) - 1, keep).round().astype(int))])
+            picked.append((axis, places))
+            split_x, split_y = (np.take(a, places, axis) for a in (split_x, split_y))
+            spread = np.take(spread, places, place)
+    size = math.prod(layout.split[a] for a in layout.normalized)
+    mean = split_x.mean(axis=layout.normalized, keepdims=True)
+    deviation = split_x - mean
+    rest = deviation.mean(axis=layout.normalized, keepdims=True)
+    mean, deviation = mean + rest, deviation - rest
+    variance = (deviation * deviation).mean(axis=layout.normalized, keepdims=True)
+    square = (split_x * split_x).mean(axis=layout.normalized, keepdims=True)
+    return View(split_x, split_y, deviation, mean, variance, square, size, layout.normalized, kind, tuple(picked))
+
+
+def _fewer(layout: Layout, limit: int) -> dict[int, int]:
+    """Say how many places to keep along which of the kept axes, the first axis shortened first."""
+    counts = {a: layout.split[a] for a in layout.kept}
+    total = math.prod(layout.split)
+    for axis in layout.kept:
+        if total <= limit:
+            break
+        fewer = max(min(counts[axis], 6), math.ceil(counts[axis] * limit / total))
+        total = total // counts[axis] * fewer
+        counts[axis] = fewer
+    return {a: n for a, n in counts.items() if n < layout.split[a]}
+
+
+def fit(view: View, numerator: Array, denominator: Array, rho: Array, gamma: Parameter, beta: Parameter) -> Fit:
+    """Fit y = γ·(numerator / denominator) + β for each of K denominators.
+
+    Args:
+        view: the dump.
+        numerator: the split shape, or K of them.
+        denominator: K arrays of the statistics' shape.
+        rho: the root mean square of x̂ in each set, K arrays of the statistics' shape.
+        gamma, beta: to be solved for, known, or absent.
+    """
+    step = max(1, AT_ONCE // view.y.size)
+    whole = numerator.ndim > view.y.ndim
+    pieces = [
+        _fit(view, (numerator[k : k + step] if whole else numerator) / denominator[k : k + step], rho[k : k + step],
+             gamma, beta)
+        for k in range(0, len(denominator), step)
+    ]  # fmt: skip
+    return Fit(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
+
+
+@np.errstate(all="ignore")
+def _fit(view: View, z: Array, rho: Array, gamma: Parameter, beta: Parameter) -> Fit:
+    y, axes = view.y, tuple(range(1, z.ndim))
+    weights = first_weights(view, gamma, beta)
+    scale, shift, error = project(z, y, weights, gamma, beta)
+    unit = _unit(view, z, rho, scale, shift)
+    if isinstance(gamma, Free) or isinstance(beta, Free):
+        # the bound depends on γ and β: once more with weights from what was found
+        weights = 1 / np.square(unit)
+        scale, shift, error = project(z, y, weights, gamma, beta)
+        unit = _unit(view, z, rho, scale, shift)
+        if view.kind in ("float16", "bfloat16"):
+            scale, shift, error, unit = _lawson(view, z, rho, gamma, beta, (scale, shift, error, unit))
+    worst = np.max(np.abs(error) / unit, axis=axes)
+    spread = np.sqrt(np.mean(np.square(y - y.mean()))) or 1.0
+    rough = np.sqrt(np.mean(np.square(error), axis=axes)) / spread
+    lost = ~np.isfinite(worst)
+    return Fit(np.where(lost, np.inf, worst), np.where(lost, np.inf, rough), scale, shift)
+
+
+def _lawson(view: View, z: Array, rho: Array, gamma: Parameter, beta: Parameter, best: tuple[Array, ...]) -> Any:
+    """Lower the largest error: where least squares miss most the weight grows (Lawson 1961).
+
+    Half an ulp of rounding reaches the bound itself, so least squares alone would refuse the truth.
+    """
+    axes = tuple(range(1, z.ndim))
+    scale, shift, error, unit = best
+    worst = np.max(np.abs(error) / unit, axis=axes)
+    weights = 1 / np.square(unit)
+    for _ in range(LAWSON):
+        near = (worst > 1) & (worst < 16)
+        if not near.any():
+            break
+        weights = weights * np.abs(error / unit)
+        tried_scale, tried_shift, error = project(z, view.y, weights, gamma, beta)
+        tried_unit = _unit(view, z, rho, tried_scale, tried_shift)
+        now = np.max(np.abs(error) / tried_unit, axis=axes)
+        better = (near & (now < worst)).reshape(-1, *[1] * (z.ndim - 1))
+        scale, shift = np.where(better, tried_scale, scale), np.where(better, tried_shift, shift)
+        worst = np.minimum(worst, np.where(near, now, worst))
+    return scale, shift, view.y - scale * z - shift, _unit(view, z, rho, scale, shift)
+
+
+def first_weights(view: View, gamma: Parameter, beta: Parameter) -> Array:
+    """Guess 1/bound² before γ and β are known: from y alone, which has most of them in it."""
+    y = view.y
+    free = next((p for p in (gamma, beta) if isinstance(p, Free)), None)
+    over = tuple(a for a in range(y.ndim) if free is None or a not in free.axes)
+    level = np.sqrt(np.mean(np.square(y), axis=over, keepdims=True))
+    guess = bound_of(np.abs(y) + level / 2, y, view.kind)
+    return np.asarray(1 / np.square(guess))[None]
+
+
+def project(z: Array, y: Array, weights: Array, gamma: Parameter, beta: Parameter) -> tuple[Array, Array, Array]:
+    """Solve for the free parameters by weighted least squares; give γ, β and y − γ·z − β."""
+    ones = np.ones((1,) * z.ndim, z.dtype)
+    scale = ones if gamma is None else gamma[None] if isinstance(gamma, np.ndarray) else None
+    shift = 0 * ones if beta is None else beta[None] if isinstance(beta, np.ndarray) else None
+    if scale is None and shift is None:
+        # γ may be one number for all channels that have a β each, never the other way round
+        over = _over(z, beta)
+        total = np.sum(weights + 0 * y, axis=over, keepdims=True)
+        middle_z = np.sum(weights * z, axis=over, keepdims=True) / total
+        middle_y = np.sum(weights * y, axis=over, keepdims=True) / total
+        scale = _slope(weights, z - middle_z, y - middle_y, _over(z, gamma))
+        shift = middle_y - scale * middle_z
+    elif scale is None:
+        scale = _slope(weights, z, y - shift, _over(z, gamma))
+    elif shift is None:
+        over = _over(z, beta)
+        left = np.sum(weights * (y - scale * z), axis=over, keepdims=True)
+        shift = left / np.sum(weights * np.ones_like(z), axis=over, keepdims=True)
+    count = len(z)
+    scale, shift = (np.broadcast_to(p, (count, *p.shape[1:])) for p in (scale, shift))
+    return scale, shift, y - scale * z - shift
+
+
+def _over(z: Array, parameter: Parameter) -> tuple[int, ...]:
+    assert isinstance(parameter, Free)  # callers ask only for these
+    return tuple(a for a in range(1, z.ndim) if a - 1 not in parameter.axes)
+
+
+def _slope(weights: Array, z: Array, y: Array, over: tuple[int, ...]) -> Array:
+    below = np.sum(weights * z * z, axis=over, keepdims=True)
+    above = np.sum(weights * z * y, axis=over, keepdims=True)
+    # where x̂ does not vary no γ can be told, and 0 leaves y to β
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _unit(view: View, z: Array, rho: Array, scale: Array, shift: Array) -> Array:
+    terms = np.abs(scale * z) + np.abs(scale) * rho + np.abs(shift)
+    return bound_of(terms, scale * z + shift, view.kind)
+
+
+def floor_of(kind: str) -> float:
+    """Give the least error that a type's rounding alone makes, relative to a value near 1."""
+    name = kind if kind in ("float16", "bfloat16") else DTYPES[kind].compute
+    return float(half_ulp(np.array(1.0), name))

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT
+"""This file finds the epsilons that explain a dump, for one way of sharing statistics and one kind of parameters.
+
+The usual epsilons are tried as they are. Where none fits, epsilon is solved for: with gamma and beta eliminated it is
+the one unknown left, and a few Gauss-Newton steps on its logarithm find it; the shortest decimal that fits is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from layernorm.comparing.denominators import USUAL, Measure, denominators
+from layernorm.comparing.fitting import Fit, Free, Parameter, View, first_weights, fit, project
+from layernorm.spec.norm_spec import EpsAt
+
+Array = npt.NDArray[Any]
+
+STEPS = 12
+# No step changes epsilon by more than e² = 7.4 times: from the next power of ten that is never too short for long.
+LONGEST = 2.0
+MOST_DIGITS = 9
+
+
+class Explanation(NamedTuple):
+    """One denominator with the parameters that go best with it."""
+
+    measure: Measure
+    place: EpsAt
+    eps: float
+    digits: int  # 0 for a usual epsilon, else how many digits it takes
+    residual: float
+    gamma: Array
+    beta: Array
+
+
+class Trial(NamedTuple):
+    """A denominator to be tried."""
+
+    measure: Measure
+    place: EpsAt
+    eps: float
+    digits: int
+
+
+def explanations(
+    view: View, measures: Sequence[Measure], gamma: Parameter, beta: Parameter, most: float = 1.0
+) -> tuple[list[Explanation], Explanation | None]:
+    """List the denominators whose largest error is at most `most`, and the best one whether it is or not."""
+    trials = [
+        Trial(measure, place, eps, 0)
+        for measure in measures
+        for place in measure.places()
+        for eps in ((0.0,) if place == "none" else USUAL)
+    ]
+    found, rough, best = _tried(view, trials, gamma, beta, most)
+    explained = {(e.measure, e.place) for e in found}
+    starts: dict[tuple[Measure, EpsAt], tuple[float, float]] = {}
+    for trial, error in zip(trials, rough, strict=True):
+        key = (trial.measure, trial.place)
+        if trial.place != "none" and key not in explained and error < starts.get(key, (np.inf, 0.0))[0]:
+            starts[key] = (float(error), trial.eps)
+    if starts:
+        solved = _solved(view, [(m, p, eps) for (m, p), (_, eps) in starts.items()], gamma, beta)
+        rest = [
+            Trial(m, p, float(f"{eps:.{digits - 1}e}"), digits)
+            for (m, p), eps in zip(starts, solved, strict=True)
+            if np.isfinite(eps) and eps > 0
+            for digits in (*range(1, MOST_DIGITS), 17)
+        ]
+        more, _, other = _tried(view, rest, gamma, beta, most)
+        best = min((b for b in (best, other) if b is not None), key=lambda e: e.residual, default=None)
+        shortest: dict[tuple[Measure, EpsAt], Explanation] = {}
+        for e in more:
+            shortest.setdefault((e.measure, e.place), e)
+        found += shortest.values()
+    return found, best
+
+
+def _tried(
+    view: View, trials: Sequence[Trial], gamma: Parameter, beta: Parameter, most: float
+) -> tuple[list[Explanation], Array, Explanation | None]:
+    """Try denominators; those that come to the same numbers are worked out once."""
+    found: list[Explanation] = []
+    rough = np.full(len(trials), np.inf)
+    best: Explanation | None = None
+    for centered in (True, False):
+        which = [k for k, t in enumerate(trials) if t.measure.centered is centered]
+        if not which:
+            continue
+        below = denominators_of(view, [trials[k] for k in which])
+        first, back, factor = distinct(view, below, gamma)
+        kinds = [trials[which[k]].measure for k in first]
+        result = fit_all(view, kinds, below[first], gamma, beta)
+        for k, j, times in zip(which, back, factor, strict=True):
+            rough[k] = result.rough[j]
+            t = trials[k]
+            worst = float(result.worst[j])
+            if worst <= most or best is None or worst < best.residual:
+                scale = np.asarray(result.gamma[j] * times, np.float64)
+                e = Explanation(*t, worst, scale, np.asarray(result.beta[j], np.float64))
+                if worst <= most:
+                    found.append(e)
+                if best is None or worst < best.residual:
+                    best = e
+    found.sort(key=lambda e: trials.index(Trial(*e[:4])))
+    return found, rough, best
+
+
+def denominators_of(view: View, trials: Sequence[Trial]) -> Array:
+    """Give the denominator of each trial, one after the other."""
+    parts = []
+    for (measure, place), group in groupby(trials, key=lambda t: (t.measure, t.place)):
+        parts.append(denominators(measure.square(view), measure.divisor(view), place, [t.eps for t in group]))
+    return np.concatenate(parts)
+
+
+def fit_all(view: View, kinds: Sequence[Measure], below: Array, gamma: Parameter, beta: Parameter) -> Fit:
+    """Fit denominators of measures that divide the same numerator."""
+    with np.errstate(all="ignore"):
+        own = np.sqrt(np.stack([view.variance if m.spread == "std" else view.square for m in kinds]))
+        return fit(view, kinds[0].numerator(view), below, own / below, view.part(gamma), view.part(beta))
+
+
+def distinct(view: View, below: Array, gamma: Parameter) -> tuple[Array, Array, Array]:
+    """Find the denominators that differ, up to factors that a free gamma takes up.
+
+    Gives the places of one of each, for every denominator which of these it is, and the factors that gamma then has.
+    """
+    reference = np.ones_like(below)
+    if isinstance(gamma, Free):
+        one = tuple(slice(None) if a in gamma.axes else slice(1) for a in range(below.ndim - 1))
+        reference = below[(slice(None), *one)]
+    with np.errstate(all="ignore"):
+        # a twentieth of a unit of the bound is no difference
+        logarithms = np.log(below / reference).reshape(len(below), -1)
+        decimals = 17 if view.kind == "float64" else 8
+        buckets = np.nan_to_num(np.round(logarithms, decimals), posinf=9e9, neginf=-9e9)
+    _, first, back = np.unique(buckets, axis=0, return_index=True, return_inverse=True)
+    back = back.reshape(-1)
+    with np.errstate(all="ignore"):
+        factor = reference / reference[first][back] if isinstance(gamma, Free) else np.ones((len(below), 1))
+    return first, back, factor
+
+
+def _solved(
+    view: View, starts: Sequence[tuple[Measure, EpsAt, float]], gamma: Parameter, beta: Parameter
+) -> list[float]:
+    """Solve for the epsilon of each measure and place, from a start each."""
+    answers = np.zeros(len(starts))
+    scale, shift = view.part(gamma), view.part(beta)
+    for centered in (True, False):
+        which = [k for k, (m, _, _) in enumerate(starts) if m.centered is centered]
+        if not which:
+            continue
+        numerator = starts[which[0]][0].numerator(view)
+        squares = [(starts[k][0].square(view), starts[k][0].divisor(view), starts[k][1]) for k in which]
+        weights = np.sqrt(first_weights(view, scale, shift))
+
+        def misses(
+            logs: Array, numerator: Array = numerator, squares: Any = squares, weights: Array = weights
+        ) -> Array:
+            below = np.concatenate(
+                [denominators(s, n, p, [np.exp(t)]) for (s, n, p), t in zip(squares, logs, strict=True)]
+            )
+            error = project(numerator / below, view.y, weights * weights, scale, shift)[2]
+            return (error * weights).reshape(len(logs), -1)
+
+        with np.errstate(all="ignore"):
+            logs = np.log(np.array([starts[k][2] for k in which], view.y.dtype))
+            now = misses(logs)
+            length = np.sum(now * now, axis=1)
+            trust = np.full(len(logs), LONGEST, view.y.dtype)
+            for _ in range(STEPS):
+                slope = (misses(logs + 1e-4) - now) / 1e-4
+                step = -np.sum(slope * now, axis=1) / np.sum(slope * slope, axis=1)
+                step = np.clip(np.nan_to_num(step), -trust, trust)
+                there = misses(logs + step)
+                shorter = np.sum(there * there, axis=1)
+                better = shorter < length
+                settled = np.where(better, shorter > 0.999 * length, trust < 1e-3)
+                logs = np.where(better, logs + step, logs)
+                now = np.where(better[:, None], there, now)
+                length = np.where(better, shorter, length)
+                trust = np.where(better, trust, np.abs(step) / 4)
+                if settled.all():
+                    break
+            answers[which] = np.exp(logs).astype(np.float64)
+    return [float(a) for a in answers]
