@@ -29,6 +29,7 @@ from layernorm.standardizer import Standardizer
 
 if TYPE_CHECKING:
     from layernorm.conformance.conform import conform
+    from layernorm.report.comparison import compare
     from layernorm.report.inference import infer
     from layernorm.report.inspection import inspect
 
@@ -48,6 +49,7 @@ __all__ = [
     "Stats",
     "batch_norm",
     "batch_norm_backward",
+    "compare",
     "conform",
     "get_num_threads",
     "group_norm",
@@ -69,6 +71,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # what few calls need is loaded with the first of them
+    if name == "compare":
+        from layernorm.report.comparison import compare
+
+        return compare
     if name == "conform":
         from layernorm.conformance.conform import conform
 

@@ -16,6 +16,7 @@ from typing import TextIO
 import typer
 
 from layernorm import __version__
+from layernorm.cli.compare import compare
 from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
 from layernorm.cli.infer import infer
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(inspect)
+app.command()(compare)
 app.command()(infer)
 app.command()(conform)
 app.command()(explain)

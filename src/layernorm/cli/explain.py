@@ -8,6 +8,8 @@ import textwrap
 
 import typer
 
+from layernorm.comparing.checks import CODES
+from layernorm.comparing.checks import page_of as difference_page
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.models.risks import CHECKS
 from layernorm.models.risks import page_of as finding_page
@@ -34,7 +36,7 @@ def contents() -> str:
     """
     listed = {"Named norms": [row.name for row in ROWS], "Fields of NormSpec": list(_fields()),
               "Properties that conform grades": list(PROPERTIES),
-              "Findings of inspect": list(CHECKS)}  # fmt: skip
+              "Findings of inspect": list(CHECKS), "Findings of compare": list(CODES)}  # fmt: skip
     wrap = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n\n".join(f"{title}:\n{wrap.fill(', '.join(names))}" for title, names in listed.items())
 
@@ -59,9 +61,12 @@ def page_of(code: str) -> str:
         pages.append(property_page(code))
     if code in CHECKS:
         pages.append(finding_page(code))
+    if code in CODES:
+        # what compare checks is a second part of the page where inspect checks something, too
+        pages.append(("In two models\n\n" if code in CHECKS else "") + difference_page(code))
     if pages:
         return "\n\n".join(pages)
-    near = difflib.get_close_matches(code, [*variants, *fields, *PROPERTIES, *CHECKS], 3)
+    near = difflib.get_close_matches(code, [*variants, *fields, *PROPERTIES, *CHECKS, *CODES], 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
     raise NotFoundError(f"{code}: no such page; {hint}", code)
 

@@ -162,9 +162,7 @@ def _beyond(first: Hypothesis, left: Sequence[Hypothesis], chosen: Candidate, sh
     return f"{said}: an input of another width, or a narrower type, would tell"
 
 
-def _notes(
-    shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | None, beta: Array | None
-) -> list[str]:
+def _notes(shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | None, beta: Array | None) -> list[str]:
     """Say what these arrays cannot tell whatever the norm is."""
     notes = []
     last = next(s for s in sharings(shape))

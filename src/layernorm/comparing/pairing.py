@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -106,9 +107,9 @@ class _Match:
     def between(self) -> None:
         """Pair runs that lie between the same pairs on both sides, if they are as many and as wide."""
         ends = [(-1, -1), *sorted((i, j) for i, (j, _) in self.of_a.items()), (len(self.a), len(self.b))]
-        if any(j >= after for (_, j), (_, after) in zip(ends, ends[1:], strict=False)):
+        if any(j >= after for (_, j), (_, after) in pairwise(ends)):
             return  # the sides run in different orders
-        for (i, j), (next_i, next_j) in zip(ends, ends[1:], strict=False):
+        for (i, j), (next_i, next_j) in pairwise(ends):
             run_a, run_b = range(i + 1, next_i), range(j + 1, next_j)
             widths_a, widths_b = [_width(self.a[k]) for k in run_a], [_width(self.b[k]) for k in run_b]
             if widths_a == widths_b and None not in widths_a:

@@ -115,7 +115,9 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
 Levels = list[list[Roles]]
 
 
-def _ranked(x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | None) -> list[tuple[float, Sharing, bool, Levels]]:
+def _ranked(
+    x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | None
+) -> list[tuple[float, Sharing, bool, Levels]]:
     """Rank sharings, centred or not, by how near a gain that falls with the spread comes to y."""
     found = []
     for place, sharing in enumerate(sharings(x.shape)):
@@ -242,7 +244,9 @@ def _kept(candidate: Candidate, result: Fit, k: int, times: Any = 1.0) -> list[C
     if not worst <= 1:
         return []
     told = candidate.told._replace(
-        residual=worst, gamma=np.asarray(result.gamma[k] * times, np.float64), beta=np.asarray(result.beta[k], np.float64)
+        residual=worst,
+        gamma=np.asarray(result.gamma[k] * times, np.float64),
+        beta=np.asarray(result.beta[k], np.float64),
     )
     return [candidate._replace(told=told)]
 
@@ -311,8 +315,13 @@ def _explained(
 def _apart(centered: bool, level: Sequence[Roles]) -> list[Measure]:
     """List the measures that differ by more than a factor, which a gamma that is solved for takes up."""
     own = [m for m in MEASURES if m.centered is centered]
-    return [own[0], own[2]] if not centered and all(isinstance(r.gamma, Free) for r in level) else \
-        [own[0]] if all(isinstance(r.gamma, Free) for r in level) else own
+    return (
+        [own[0], own[2]]
+        if not centered and all(isinstance(r.gamma, Free) for r in level)
+        else [own[0]]
+        if all(isinstance(r.gamma, Free) for r in level)
+        else own
+    )
 
 
 def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
@@ -320,6 +329,7 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
     if not fits:
         return []
     least = min(c.told.residual for c in fits)
+
     def cost(c: Candidate) -> tuple[Any, ...]:
         e = c.told
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """This file makes the JSON documents that the command line prints."""
 
+from __future__ import annotations
+
 import base64
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,9 @@ from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.models.norm_record import Finding, Found, NormRecord
 from layernorm.spec.errors import LayerNormError
 from layernorm.spec.norm_spec import UNKNOWN
+
+if TYPE_CHECKING:
+    from layernorm.report.comparison import Comparison
 
 
 def error_document(error: LayerNormError) -> dict[str, Any]:
@@ -40,6 +45,34 @@ def inspect_document(found: Found, model: ModelFile, values: bool = False) -> di
         "norms": [_record(norm, values) for norm in found.norms],
         "unidentified": [{"where": item.where, "why": item.why} for item in found.unidentified],
         "risks": [_finding(risk) for risk in found.risks],
+    }
+
+
+def compare_document(comparison: Comparison) -> dict[str, Any]:
+    """Make the document of two models side by side (layernorm.compare/1)."""
+    compared, ran = comparison.compared, comparison.ran
+    pairs = [
+        {
+            "a": pair.a.name,
+            "b": pair.b.name,
+            "rule": pair.rule,
+            "status": comparison.status(at),
+            "gain": outcome.gain,
+            "error": outcome.error,
+        }
+        for at, (pair, outcome) in enumerate(zip(comparison.pairs, ran.outcomes, strict=True))
+    ]
+    return {
+        "schema": "layernorm.compare/1",
+        "a": compared.a.model.path,
+        "b": compared.b.model.path,
+        "verdict": comparison.verdict,
+        "headline": comparison.headline,
+        "ran": {which: why is None for which, why in ran.why_not.items()},
+        "pairs": pairs,
+        "unpaired_a": [record.name for record in compared.pairing.left_a],
+        "unpaired_b": [record.name for record in compared.pairing.left_b],
+        "findings": [_finding(finding) for finding in comparison.findings],
     }
 
 
@@ -87,18 +120,23 @@ def _little(array: NDArray[Any]) -> bytes:
     return (array.byteswap() if big else array).tobytes()
 
 
-def _finding(risk: Finding) -> dict[str, Any]:
-    """Write a risk as a finding that has no second side."""
-    numbers = {name: _number(value) if isinstance(value, float) else value for name, value in risk.numbers.items()}
+def _finding(finding: Finding) -> dict[str, Any]:
     return {
-        "code": risk.code,
-        "severity": risk.severity,
-        "a": risk.a,
-        "b": None,
-        "numbers": numbers,
-        "sentence": risk.sentence,
-        "remedy": risk.remedy,
+        "code": finding.code,
+        "severity": finding.severity,
+        "a": finding.a,
+        "b": finding.b,
+        "numbers": {name: _plain(value) for name, value in finding.numbers.items()},
+        "sentence": finding.sentence,
+        "remedy": finding.remedy,
     }
+
+
+def _plain(value: Any) -> Any:
+    """Write what JSON has no word for in a string."""
+    if isinstance(value, float):
+        return _number(value)
+    return [_plain(v) for v in value] if isinstance(value, list) else str(value) if value is UNKNOWN else value
 
 
 def _number(value: float) -> float | str:

@@ -161,8 +161,11 @@ def _said(value: Any) -> str:
         return f"({', '.join(map(str, value))})"
     if isinstance(value, float):
         return f"{value:.9g}"
-    return {True: "yes", False: "no", None: "none"}.get(value, str(value)) if not isinstance(value, int) or isinstance(
-        value, bool) else str(value)
+    return (
+        {True: "yes", False: "no", None: "none"}.get(value, str(value))
+        if not isinstance(value, int) or isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _values(name: str, values: Array) -> str:

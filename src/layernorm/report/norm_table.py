@@ -27,7 +27,7 @@ def inspect_text(found: Found, model: ModelFile, width: int = 80) -> str:
     if found.unidentified:
         lines += ["", "Not identified"]
         for item in found.unidentified:
-            lines += _item(item.why if item.where == model.path else f"{item.where}: {item.why}", width)
+            lines += paragraph(item.why if item.where == model.path else f"{item.where}: {item.why}", width)
     return "\n".join(lines)
 
 
@@ -86,7 +86,7 @@ def _specs(norms: Iterable[NormRecord], width: int) -> list[str]:
     counts: dict[NormSpec, int] = {}
     for norm in norms:
         counts[norm.spec] = counts.get(norm.spec, 0) + 1
-    return [line for spec, count in counts.items() for line in _item(f"{count} × {spec}", width)]
+    return [line for spec, count in counts.items() for line in paragraph(f"{count} × {spec}", width)]
 
 
 def _risks(found: Found, width: int) -> list[str]:
@@ -99,10 +99,12 @@ def _risks(found: Found, width: int) -> list[str]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         whose = f" {names[0]}{more}:" if names[0] is not None else ""
         whole = f"{severity} {code}:{whose} {sentence}"
-        lines += _item(whole if remedy is None else f"{whole} To do: {remedy}", width)
+        lines += paragraph(whole if remedy is None else f"{whole} To do: {remedy}", width)
     codes = dict.fromkeys(code for code, *_ in held)
-    return [*lines, *_item(f"what they mean: {', '.join(f'layernorm explain {code}' for code in codes)}", width)]
+    return [*lines, *paragraph(f"what they mean: {', '.join(f'layernorm explain {code}' for code in codes)}", width)]
 
 
-def _item(text: str, width: int) -> list[str]:
-    return textwrap.wrap(printable(text), width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+def paragraph(text: str, width: int, indent: int = 2) -> list[str]:
+    """Wrap a text into indented lines."""
+    first, rest = " " * indent, " " * (indent + 2)
+    return textwrap.wrap(printable(text), width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""This file checks that neither variance cancels where the other's does not.
+
+What it checks
+    E[x²] − E[x]² against (x − mean)², each in the type of its statistics, on rows far from zero.
+
+Why it matters
+    Of a mean m and a deviation σ, the squares have (m/σ)² times the variance's size: their rounding alone may exceed
+    it, and the difference may be negative, and its root NaN.
+
+Example
+    (40000, 40001, 40002, 40003) in float32: E[x²] − E[x]² is −128, the variance 1.25.
+
+What to do
+    Take the variance about the mean; ONNX: replace the nodes by LayerNormalization; Flax: use_fast_variance=False.
+"""
+
+from collections.abc import Iterator
+
+from layernorm.comparing.compared import Compared, differ, finding
+from layernorm.comparing.effect import MINOR, Effect
+from layernorm.models.norm_record import Finding
+
+
+def cancels(effect: Effect) -> bool:
+    """Tell whether the way to the variance changes the output where rows are far from zero."""
+    return not effect.by_probe("variance_by")["far from zero"] < MINOR
+
+
+def check(compared: Compared) -> Iterator[Finding]:
+    """Yield a finding for each pair of which one side's variance cancels."""
+    for pair, effect in compared.each():
+        if differ(pair, "variance_by") and cancels(effect):
+            a, b = pair.a.spec.variance_by, pair.b.spec.variance_by
+            which = "A" if str(a).startswith("moments") else "B"
+            yield finding(
+                "cancellation", pair, effect, effect.of("variance_by"),
+                f"{which} takes E[x²] − E[x]², which cancels where the mean is large, the other side (x − mean)².",
+                f"take the variance about the mean in {which}.", a=a, b=b,
+            )  # fmt: skip

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""This file checks that both gammas lie along the same axes.
+
+What it checks
+    The shapes of gamma and beta, axes of length 1 aside, and whether one is the other transposed.
+
+Why it matters
+    A gamma of one value a group, or one that is laid along another axis of the same length, multiplies other values;
+    broadcasting hides it.
+
+Example
+    ONNX GroupNormalization has one value a group before version 21 and one a channel since.
+
+What to do
+    Repeat each group's value for its channels, or transpose the parameter when converting.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from layernorm.comparing.compared import Compared, finding
+from layernorm.comparing.parameters import beta_of, gamma_of
+from layernorm.models.norm_record import Finding
+
+
+def check(compared: Compared) -> Iterator[Finding]:
+    """Yield a finding for each pair whose gammas or betas have other shapes, or are transposed."""
+    for pair, effect in compared.each():
+        for name, of in (("gamma", lambda r, p: gamma_of(r, p)), ("beta", lambda r, _: beta_of(r))):
+            a, b = of(pair.a, pair.b), of(pair.b, pair.a)
+            if a is None or b is None:
+                continue
+            shapes = a.values.shape, b.values.shape
+            turned = a.values.ndim > 1 and shapes[0] == shapes[1][::-1] and np.array_equal(a.values, b.values.T)
+            if (shapes[0] == shapes[1] and (not turned or np.array_equal(a.values, b.values))) or _spread(
+                a.values, b.values
+            ):
+                continue
+            said = "transposed" if turned else f"of shape {shapes[1]}"
+            yield finding(
+                "gamma-layout", pair, effect, effect.of("gamma", "beta", "scale_axes", "shift_axes"),
+                f"A's {name} has shape {shapes[0]}, B's is {said}.",
+                "transpose it." if turned else f"give B a {name} of shape {shapes[0]}.",
+                a=list(shapes[0]), b=list(shapes[1]),
+            )  # fmt: skip
+            break
+
+
+def _spread(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tell whether one is the other with each value repeated for the channels of its group."""
+    few, many = sorted((a.ravel(), b.ravel()), key=len)
+    return len(few) > 0 and len(many) % len(few) == 0 and np.array_equal(np.repeat(few, len(many) // len(few)), many)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""This file tells whether two norms share their statistics among the same values."""
+
+from layernorm.comparing.effect import Effect
+from layernorm.comparing.pairing import Pair
+from layernorm.spec.errors import SpecError
+from layernorm.spec.norm_spec import UNKNOWN, NormSpec
+
+
+def same_sets(pair: Pair, effect: Effect) -> bool | None:
+    """Tell whether axes and groups come to the same for one array; None where a side does not say them.
+
+    One group of every channel is what an instance norm without groups over all axes is, and so on.
+    """
+    specs = []
+    for record in (pair.a, pair.b):
+        spec = record.spec
+        if UNKNOWN in (spec.axes, spec.groups, spec.channel_axis):
+            return None
+        order = "blocked" if spec.group_order is UNKNOWN else spec.group_order
+        specs.append(NormSpec(axes=spec.axes, groups=spec.groups, channel_axis=spec.channel_axis, group_order=order))
+    try:
+        return specs[0].same_as(specs[1], next(iter(effect.probes.values())).shape)
+    except SpecError:
+        return False
