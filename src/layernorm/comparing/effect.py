@@ -32,7 +32,7 @@ MINOR = 1e-3
 LENGTHS = (3, 4, 5, 2, 2, 2)
 # A probe of more values would take more than a tenth of a second.
 MOST = 2**20
-PARAMETERS = {"gamma": "scale", "beta": "shift", "mean": "mean", "variance": "variance"}
+PARAMETERS = ("gamma", "beta", "mean", "variance")
 
 
 class Effect:
@@ -94,8 +94,8 @@ class Effect:
 def _filled(record: NormRecord, partner: NormRecord, usual: NormSpec) -> Hypothesis:
     """Fill what a record does not say from its partner, then as most norms are, and read its parameters."""
     spec = record.spec.assume(partner.spec).assume(usual)
-    held = {name: _array(getattr(record, field)) for name, field in PARAMETERS.items()}
-    return Hypothesis(record.name, "", spec, **held)
+    gamma, beta, mean, variance = map(_array, (record.scale, record.shift, record.mean, record.variance))
+    return Hypothesis(record.name, "", spec, gamma, beta, mean, variance)
 
 
 def _array(tensor: Tensor | None) -> Array | None:

@@ -20,15 +20,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from layernorm.comparing.compared import Compared, finding
-from layernorm.comparing.parameters import beta_of, gamma_of
+from layernorm.comparing.parameters import Array, beta_of, gamma_of
 from layernorm.models.norm_record import Finding
 
 
 def check(compared: Compared) -> Iterator[Finding]:
     """Yield a finding for each pair whose gammas or betas have other shapes, or are transposed."""
     for pair, effect in compared.each():
-        for name, of in (("gamma", lambda r, p: gamma_of(r, p)), ("beta", lambda r, _: beta_of(r))):
-            a, b = of(pair.a, pair.b), of(pair.b, pair.a)
+        held = {
+            "gamma": (gamma_of(pair.a, pair.b), gamma_of(pair.b, pair.a)),
+            "beta": (beta_of(pair.a), beta_of(pair.b)),
+        }
+        for name, (a, b) in held.items():
             if a is None or b is None:
                 continue
             shapes = a.values.shape, b.values.shape
@@ -47,7 +50,7 @@ def check(compared: Compared) -> Iterator[Finding]:
             break
 
 
-def _spread(a: np.ndarray, b: np.ndarray) -> bool:
+def _spread(a: Array, b: Array) -> bool:
     """Tell whether one is the other with each value repeated for the channels of its group."""
     few, many = sorted((a.ravel(), b.ravel()), key=len)
     return len(few) > 0 and len(many) % len(few) == 0 and np.array_equal(np.repeat(few, len(many) // len(few)), many)
