@@ -203,7 +203,20 @@ def tflite_seeds():
     yield {"model.tflite": made([graph])}
 
 
+def card_seeds():
+    import tempfile
+
+    from layernorm.report.inspection import inspect
+
+    for seeds in (safetensors_seeds, gguf_seeds):
+        for files in seeds():
+            with tempfile.TemporaryDirectory() as folder:
+                document = inspect(written(files, Path(folder) / "model")).document(values=True)
+            yield {"card.json": json.dumps(document).encode()}
+
+
 SEEDS = {
+    "card": card_seeds,
     "onnx": onnx_seeds,
     "safetensors": safetensors_seeds,
     "gguf": gguf_seeds,

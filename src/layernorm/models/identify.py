@@ -14,6 +14,8 @@ def identify(model: ModelFile) -> Found:
     """Give a record for each norm of a model in the order in which they run, what may be one, and what may go wrong."""
     from layernorm.models.names import unique_names
 
+    if model.card is not None:
+        return model.card
     if model.graph is not None:
         norms, unidentified = _of_graph(model.graph)
     elif model.layers or model.format == "keras":  # without layers Keras' names of tensors say nothing

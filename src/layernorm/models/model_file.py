@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from layernorm.models.graph import Graph
+    from layernorm.models.norm_record import Found
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ModelFile:
 
     path: str
     format: str
-    """`onnx`, `safetensors`, `pytorch`, `gguf`, `keras` or `tflite`."""
+    """`onnx`, `safetensors`, `pytorch`, `gguf`, `keras`, `tflite`, or `card` for what was found in one of these."""
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(default_factory=dict)
     """What stands beside the tensors: config.json, GGUF's key-value pairs."""
@@ -75,3 +76,5 @@ class ModelFile:
     """Sentences about what could not be read; they end among the unidentified."""
     module: Any = None
     """The live torch.nn.Module that this was read from, if it was."""
+    card: Found | None = None
+    """What a norm card says was found, and nothing else is known."""

@@ -32,6 +32,7 @@ RUNTIMES: dict[str, tuple[str, ...]] = {
 _WITHOUT_GRAPH = {
     "safetensors": "a safetensors file holds weights and no graph",
     "gguf": "a GGUF file holds weights and no graph",
+    "card": "a norm card holds no graph",
     "keras": "a Keras file is not run here, for its layers may hold Python code; export it to ONNX or TFLite",
 }
 
