@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
+from layernorm.comparing.bound import storage_of
 from layernorm.comparing.fitting import Free
 from layernorm.comparing.hypotheses import Hypothesis
 from layernorm.comparing.search import Candidate, search
@@ -64,6 +65,7 @@ def answer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: Arr
     x, y = array_of(x, "x"), array_of(y, "y")
     known = [None if value is None else array_of(value, name) for name, value in (("gamma", gamma), ("beta", beta))]
     _check(x, y)
+    x = x.astype(np.dtype(storage_of(x)))
     for name, value in zip(("gamma", "beta"), known, strict=True):
         if value is not None and not (value.size and np.isfinite(value.astype(np.float64)).all()):
             raise ArgumentError(f"{name} of shape {value.shape} is empty or holds NaN or infinity; pass what the "

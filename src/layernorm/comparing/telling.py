@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ def would_tell(first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int
     return None if not said else said
 
 
+@np.errstate(all="ignore")
 def told_apart(
     first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int, ...], kind: str
 ) -> tuple[str | None, list[Hypothesis]]:
@@ -41,7 +43,8 @@ def told_apart(
     inputs = probes(_smaller(shape, first), kind)
     table: dict[str, list[float]] = {}
     for words, x in inputs.items():
-        table[words] = [_apart(first, rival, x) for rival in rivals]
+        given = outcome(first, x)[0]
+        table[words] = [_apart(given, rival, x) for rival in rivals]
     left = list(range(len(rivals)))
     parts: list[str] = []
     clear = CLEAR[kind]
@@ -98,15 +101,16 @@ def _smaller(shape: tuple[int, ...], hypothesis: Hypothesis) -> tuple[int, ...]:
     return tuple(n if a in carried or a == len(shape) - 1 else min(n, PLACES) for a, n in enumerate(shape))
 
 
-def _apart(first: Hypothesis, rival: Hypothesis, x: Array) -> float:
-    """Say how far two outputs are from each other, in units of the first one's root mean square."""
+def _apart(a: Array, rival: Hypothesis, x: Array) -> float:
+    """Say how far an output is from a rival's, in units of its own root mean square."""
     try:
-        a, b = outcome(first, x)[0], outcome(rival, x)[0]
+        b = outcome(rival, x)[0]
     except (SpecError, ArgumentError):
         return 0.0
-    with np.errstate(all="ignore"):
-        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-            return float(np.inf)
-        size = np.sqrt(np.nanmean(np.square(np.where(np.isfinite(a), a, np.nan))))
-        apart = np.abs(a - b)
-        return float(np.nanmax(np.where(np.isfinite(apart), apart, 0.0)) / (size or 1.0))
+    sound = np.isfinite(a)
+    if not np.array_equal(sound, np.isfinite(b)):
+        return math.inf
+    if not sound.any():
+        return 0.0
+    size = math.sqrt(np.mean(np.square(a[sound])))
+    return float(np.max(np.abs(a[sound] - b[sound]))) / (size or 1.0)
