@@ -231,7 +231,10 @@ def _miss(spec, drawn):
     scale = _laid(spec, spec.scale_axes, drawn.given_gamma, x.shape)
     scale = None if scale is None else spec.scale_offset + scale
     shift = _laid(spec, spec.shift_axes, drawn.given_beta, x.shape)
-    free_scale, free_shift = spec.scale_axes is not None and scale is None, spec.shift_axes is not None and shift is None
+    free_scale, free_shift = (
+        spec.scale_axes is not None and scale is None,
+        spec.shift_axes is not None and shift is None,
+    )
     over = _over(spec, spec.scale_axes if free_scale else spec.shift_axes, x.shape)
     weights = 1 / (np.abs(y) + np.sqrt(np.mean(y**2)) / 4) ** 2
     best = math.inf

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from layernorm.comparing.bound import storage_of
 from layernorm.comparing.fitting import Free
-from layernorm.comparing.hypotheses import Hypothesis
+from layernorm.comparing.hypothesis import Hypothesis
 from layernorm.comparing.search import Candidate, search
 from layernorm.comparing.sharing import Carried, carriers, sharings
 from layernorm.comparing.telling import told_apart
@@ -164,9 +164,7 @@ def _beyond(first: Hypothesis, left: Sequence[Hypothesis], chosen: Candidate, sh
     return f"{said}: an input of another width, or a narrower type, would tell"
 
 
-def _notes(
-    shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | None, beta: Array | None
-) -> list[str]:
+def _notes(shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | None, beta: Array | None) -> list[str]:
     """Say what these arrays cannot tell whatever the norm is."""
     notes = []
     last = next(s for s in sharings(shape))
@@ -181,7 +179,7 @@ def _notes(
     if chosen and isinstance(chosen[0].roles.gamma, Free):
         c = chosen[0]
         layout = c.sharing.layout(shape)
-        if set(a for a in layout.kept if layout.split[a] > 1) <= set(c.roles.gamma.axes):  # type: ignore[union-attr]
+        if {a for a in layout.kept if layout.split[a] > 1} <= set(chosen[0].roles.gamma.axes):
             notes.append(
                 "each gamma belongs to one set of statistics alone, so it takes up whatever epsilon, divisor and "
                 "spread are: they cannot be told without gamma."

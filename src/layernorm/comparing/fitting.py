@@ -98,9 +98,13 @@ def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None =
     deviation = deviation - deviation.mean(axis=layout.normalized, keepdims=True)
     variance = np.square(deviation).mean(axis=layout.normalized, keepdims=True)
     square = np.square(split_x).mean(axis=layout.normalized, keepdims=True)
-    squares = {("std", 0): variance, ("std", 1): variance * (size / (size - 1)), ("rms", 0): square,
-               ("l2", 0): square * size}  # fmt: skip
-    spreads = {"std": np.sqrt(variance), "rms": np.sqrt(square), "l2": np.sqrt(square)}
+    squares: dict[tuple[Spread, int], Array] = {
+        ("std", 0): variance,
+        ("std", 1): variance * (size / (size - 1)),
+        ("rms", 0): square,
+        ("l2", 0): square * size,
+    }
+    spreads: dict[Spread, Array] = {"std": np.sqrt(variance), "rms": np.sqrt(square), "l2": np.sqrt(square)}
     return View(split_x, split_y, deviation, squares, spreads, size, layout.normalized, kind, tuple(picked))
 
 
@@ -207,8 +211,8 @@ def project(z: Array, y: Array, weights: Array, gamma: Parameter, beta: Paramete
         over = _over(z, beta)
         left = np.sum(weights * (y - scale * z), axis=over, keepdims=True)
         shift = left / np.sum(weights * np.ones_like(z), axis=over, keepdims=True)
-    count = len(z)
-    scale, shift = (np.broadcast_to(p, (count, *p.shape[1:])) for p in (scale, shift))
+    assert scale is not None and shift is not None  # each is known, absent, or has been solved for
+    scale, shift = (np.broadcast_to(p, (len(z), *p.shape[1:])) for p in (scale, shift))
     return scale, shift, y - scale * z - shift
 
 
@@ -221,7 +225,7 @@ def _slope(weights: Array, z: Array, y: Array, over: tuple[int, ...]) -> Array:
     below = np.sum(weights * z * z, axis=over, keepdims=True)
     above = np.sum(weights * z * y, axis=over, keepdims=True)
     # where x̂ does not vary no γ can be told, and 0 leaves y to β
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return np.asarray(np.divide(above, below, out=np.zeros_like(above), where=below > 0))
 
 
 def _unit(view: View, z: Array, rho: Array, scale: Array, shift: Array) -> Array:

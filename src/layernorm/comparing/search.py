@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file searches for the norms that turn x into y: the sharings first, then the fewest parameters, then rounding."""
+"""This file searches for the norms that turn x into y: first sharings, then the fewest parameters, then rounding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from layernorm.comparing.bound import storage_of
 from layernorm.comparing.denominators import MEASURES, PLACES, USUAL, Measure, denominators
-from layernorm.comparing.fitting import Fit, Free, Parameter, View, first_weights, project, view_of
+from layernorm.comparing.fitting import Free, Parameter, View, first_weights, project, view_of
 from layernorm.comparing.rounding import EXACT, Rounding, roundings
 from layernorm.comparing.sharing import Carried, Sharing, carriers, matches, sharings, written
 from layernorm.comparing.solving import Explanation, Trial, denominators_of, distinct, explanations, fit_all
@@ -34,7 +34,7 @@ NEAR, FAR, LEAST = 0.01, 0.3, 4
 # sums. Below it no residual is a reason to prefer one spec to another.
 HALF_ULP = 0.27
 # Where nothing fits as it is, the nearest are tried with every way of rounding.
-NEAREST = 4
+NEAREST = 6
 # Epsilons, in units of the median square, at which sharings are ranked. Between them no gain is off by much.
 RANKED = (0.0, 0.1, 1.0, 10.0, 1e3)
 
@@ -131,14 +131,14 @@ def _far(c: Candidate) -> float:
 
 
 def _found(
-    way: Rounding, leaders: Sequence[Leader], looks: Mapping[Sharing, View], checks: Callable[[Sharing], View], x: Array,
-    others: list[Candidate],
+    way: Rounding, leaders: Sequence[Leader], looks: Mapping[Sharing, View], checks: Callable[[Sharing], View],
+    x: Array, others: list[Candidate],
 ) -> list[Candidate]:  # fmt: skip
     """Find what fits under one way of rounding, with the fewest parameters that do."""
     able = []
     for k in leaders:
         view = way.seen(looks[k.sharing], x.dtype.name)
-        told = _explained(way, view, k.sharing, k.levels[-1], _apart(k.centered, k.levels[-1]), others)
+        told = _explained(way, view, k.sharing, k.levels[-1], _apart(way, k.centered, k.levels[-1]), others)
         if told:
             able.append((k, view))
     for depth in range(max((len(k.levels) for k, _ in able), default=0)):
@@ -289,11 +289,12 @@ def _explained(
     return found
 
 
-def _apart(centered: bool, level: Sequence[Roles]) -> list[Measure]:
+def _apart(way: Rounding, centered: bool, level: Sequence[Roles]) -> list[Measure]:
     """List the measures that differ by more than a factor, which a gamma that is solved for takes up."""
     own = [m for m in MEASURES if m.centered is centered]
-    return [own[0], own[2]] if not centered and all(isinstance(r.gamma, Free) for r in level) else \
-        [own[0]] if all(isinstance(r.gamma, Free) for r in level) else own
+    if way.spec.stats_dtype in ("float16", "bfloat16") or not all(isinstance(r.gamma, Free) for r in level):
+        return own  # rounded to so few digits a factor is more than one
+    return own[:1] if centered else [own[0], own[2]]
 
 
 def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
@@ -301,12 +302,13 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
     if not fits:
         return []
     least = min(c.told.residual for c in fits)
+
     def cost(c: Candidate) -> tuple[Any, ...]:
         e = c.told
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0
         return (
-            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), c.rounding.rank, e.digits, c.sharing.groups is not None,
-            MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
+            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), c.rounding.rank, e.digits,
+            c.sharing.groups is not None, MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
         )  # fmt: skip
 
     once: dict[NormSpec, Candidate] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.comparing.hypotheses import Hypothesis, outcome
+from layernorm.comparing.hypothesis import Hypothesis, outcome
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.errors import ArgumentError, SpecError
 
@@ -23,23 +23,17 @@ PLACES = 8
 MOST = 3
 
 
-def would_tell(first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int, ...], kind: str) -> str | None:
-    """Describe in a sentence the input on which the most of these norms differ from the first; None if none do.
-
-    >>> from layernorm.spec.norm_spec import NormSpec
-    >>> a, b = (Hypothesis(f"epsilon {eps}", "eps-value", NormSpec(eps=eps)) for eps in (1e-5, 1e-12))
-    >>> would_tell(a, [b], (4, 64), "float32")
-    'rows of equal values, which differ from row to row'
-    """
-    said, left = told_apart(first, rivals, shape, kind)
-    return None if not said else said
-
-
 @np.errstate(all="ignore")
 def told_apart(
     first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int, ...], kind: str
 ) -> tuple[str | None, list[Hypothesis]]:
-    """Describe the inputs that tell rivals from the first, and list those that none of them tells."""
+    """Describe the inputs that tell rivals from the first, and list those that none of them tells.
+
+    >>> from layernorm.spec.norm_spec import NormSpec
+    >>> a, b = (Hypothesis(f"epsilon {eps}", "eps-value", NormSpec(eps=eps)) for eps in (1e-5, 1e-12))
+    >>> told_apart(a, [b], (4, 64), "float32")[0]
+    'values of mean 0 and standard deviation 1e-06 would tell the other from it (300 times its size apart)'
+    """
     inputs = probes(_smaller(shape, first), kind)
     table: dict[str, list[float]] = {}
     for words, x in inputs.items():
@@ -58,14 +52,20 @@ def told_apart(
         count, least = gain(best)
         if not count:
             break
-        far = "NaN on one side" if np.isinf(least) else f"{least:.1%}" if least >= 1e-3 else f"{least:.0e}"
+        far = _far(least)
         whom = f"{count} of the {len(rivals)} others" if len(rivals) > 1 else "the other"
         if len(rivals) > 1 and count == len(rivals):
             whom = f"all {count} others" if count > 2 else "both others"
-        apart = far if np.isinf(least) else f"{'at least ' if count > 1 else ''}{far} of its size apart"
-        parts.append(f"{best} would tell {whom} from it ({apart})")
+        parts.append(f"{best} would tell {whom} from it ({'at least ' if count > 1 else ''}{far})")
         left = [k for k in left if not table[best][k] > clear]
     return ("; ".join(parts) or None), [rivals[k] for k in left]
+
+
+def _far(part: float) -> str:
+    if math.isinf(part):
+        return "only one of them is finite"
+    said = f"{part:.0f} times" if part >= 10 else f"{part:.1%} of" if part >= 1e-3 else f"{part:.0e} of"
+    return f"{said} its size apart"
 
 
 def probes(shape: tuple[int, ...], kind: str) -> dict[str, Array]:
