@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import ArrayLike
 
+from layernorm.comparing.bound import storage_of
 from layernorm.comparing.fitting import Free
-from layernorm.comparing.hypotheses import Hypothesis
+from layernorm.comparing.hypothesis import Hypothesis
 from layernorm.comparing.search import Candidate, search
 from layernorm.comparing.sharing import Carried, carriers, sharings
 from layernorm.comparing.telling import told_apart
@@ -64,6 +65,7 @@ def answer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: Arr
     x, y = array_of(x, "x"), array_of(y, "y")
     known = [None if value is None else array_of(value, name) for name, value in (("gamma", gamma), ("beta", beta))]
     _check(x, y)
+    x = x.astype(np.dtype(storage_of(x)))
     for name, value in zip(("gamma", "beta"), known, strict=True):
         if value is not None and not (value.size and np.isfinite(value.astype(np.float64)).all()):
             raise ArgumentError(f"{name} of shape {value.shape} is empty or holds NaN or infinity; pass what the "
@@ -177,7 +179,7 @@ def _notes(shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | N
     if chosen and isinstance(chosen[0].roles.gamma, Free):
         c = chosen[0]
         layout = c.sharing.layout(shape)
-        if set(a for a in layout.kept if layout.split[a] > 1) <= set(c.roles.gamma.axes):  # type: ignore[union-attr]
+        if {a for a in layout.kept if layout.split[a] > 1} <= set(chosen[0].roles.gamma.axes):
             notes.append(
                 "each gamma belongs to one set of statistics alone, so it takes up whatever epsilon, divisor and "
                 "spread are: they cannot be told without gamma."

@@ -37,7 +37,7 @@ def half_ulp(values: Array, name: str) -> Array:
     """
     kind = DTYPES[name]
     exponent = np.frexp(np.abs(values))[1] - kind.digits
-    return np.ldexp(np.ones_like(values), np.maximum(exponent, int(np.log2(kind.tiny))) - 1)
+    return np.asarray(np.ldexp(np.ones_like(values), np.maximum(exponent, int(np.log2(kind.tiny))) - 1))
 
 
 def storage_of(values: Array) -> str:

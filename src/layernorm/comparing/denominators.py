@@ -29,9 +29,7 @@ class Measure(NamedTuple):
 
     def square(self, view: View) -> Array:
         """Give the square of the spread."""
-        if self.spread == "std":
-            return np.asarray(view.variance * (view.size / (view.size - self.ddof)))
-        return view.square if self.spread == "rms" else view.square * view.size
+        return view.squares[self.spread, self.ddof]
 
     def divisor(self, view: View) -> int:
         """Give what the sum of squares is divided by."""
@@ -56,23 +54,20 @@ MEASURES = (
 )
 
 
-def denominators(square: Array, divisor: int, place: EpsAt, eps: Sequence[float] | Array) -> Array:
-    """Give K denominators for K epsilons.
-
-    >>> denominators(np.array([4.0]), 2, "sum", [10.0])
-    array([[3.]])
-    """
-    values = np.asarray(eps, square.dtype).reshape(-1, *[1] * square.ndim)
+def denominators(measure: Measure, view: View, place: EpsAt, eps: Sequence[float] | Array) -> Array:
+    """Give K denominators for K epsilons, as the view rounds them."""
+    square, each = measure.square(view), view.each
+    values = view.to(np.asarray(eps, square.dtype).reshape(-1, *[1] * square.ndim))
     match place:
         case "variance":
-            return np.asarray(np.sqrt(square + values))
+            return each(np.sqrt(each(square + values)))
         case "sum":
-            return np.asarray(np.sqrt(square + values / divisor))
+            return each(np.sqrt(each(square + values / measure.divisor(view))))
         case "deviation":
-            return np.asarray(np.sqrt(square) + values)
+            return each(each(np.sqrt(square)) + values)
         case "variance_floor":
-            return np.asarray(np.sqrt(np.maximum(square, values)))
+            return each(np.sqrt(np.maximum(square, values)))
         case "deviation_floor":
-            return np.asarray(np.maximum(np.sqrt(square), values))
+            return np.asarray(np.maximum(each(np.sqrt(square)), values))
         case _:
-            return np.asarray(np.sqrt(square) + 0 * values)
+            return np.asarray(each(np.sqrt(square)) + 0 * values)

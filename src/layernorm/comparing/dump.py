@@ -40,10 +40,11 @@ def read_array(path: Path) -> npt.NDArray[Any]:
                 f"{where}: it holds Python objects, which are pickled, and no pickle is read here; save the numbers "
                 "as an array of floats.", where,
             )  # fmt: skip
-        if math.prod(shape) * dtype.itemsize > left:
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed > left:
             raise FileError(
-                f"{where}: its header claims an array of shape {shape} and type {dtype}, {math.prod(shape) * dtype.itemsize} "
-                f"bytes, but {left} follow; it looks truncated.", where,
+                f"{where}: its header claims an array of shape {shape} and type {dtype}, {claimed} bytes, but "
+                f"{left} follow; it looks truncated.", where,
             )  # fmt: skip
         array = np.load(path, allow_pickle=False)
     except OSError as error:

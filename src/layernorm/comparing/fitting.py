@@ -8,16 +8,17 @@ own, in float64 (for float64 dumps in NumPy's long double), and all of them are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.comparing.bound import bound_of, half_ulp
+from layernorm.comparing.bound import bound_of
 from layernorm.comparing.sharing import Sharing
 from layernorm.ops.layout import Layout
-from layernorm.spec.dtypes import DTYPES
+from layernorm.spec.norm_spec import Spread
 
 Array = npt.NDArray[Any]
 # Elements times denominators that are worked on at once: 2**18 of float64 stay in the second-level cache.
@@ -46,20 +47,25 @@ class Fit(NamedTuple):
     beta: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """A dump, or a part of it, as one sharing lays it out; its arrays have the split shape, `stats` axes kept as 1."""
+    """A dump, or a part of it, as one sharing lays it out and one way of rounding sees it.
+
+    x, y and deviation have the split shape; what is one number a set has 1 in place of the `normalized` axes.
+    """
 
     x: Array
     y: Array
     deviation: Array
-    mean: Array
-    variance: Array
-    square: Array  # the mean of x²
+    squares: Mapping[tuple[Spread, int], Array]  # of each spread and ddof
+    spreads: Mapping[Spread, Array]  # the root mean squares that the bound knows, never rounded
     size: int  # how many values share one set
     normalized: tuple[int, ...]
     kind: str  # the type of the output
-    picked: tuple[tuple[int, Array], ...]  # the places along kept axes that were taken
+    picked: tuple[tuple[int, Array], ...] = ()  # the places along kept axes that were taken
+    to: Callable[[Array], Array] = np.asarray  # how epsilon is rounded
+    each: Callable[[Array], Array] = np.asarray  # how every step's result is
+    finish: Callable[[Array], Array] = np.asarray  # how x̂ is
 
     def part(self, value: Parameter) -> Parameter:
         """Take the same part of a known parameter."""
@@ -88,13 +94,18 @@ def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None =
             split_x, split_y = (np.take(a, places, axis) for a in (split_x, split_y))
             spread = np.take(spread, places, place)
     size = math.prod(layout.split[a] for a in layout.normalized)
-    mean = split_x.mean(axis=layout.normalized, keepdims=True)
-    deviation = split_x - mean
-    rest = deviation.mean(axis=layout.normalized, keepdims=True)
-    mean, deviation = mean + rest, deviation - rest
-    variance = (deviation * deviation).mean(axis=layout.normalized, keepdims=True)
-    square = (split_x * split_x).mean(axis=layout.normalized, keepdims=True)
-    return View(split_x, split_y, deviation, mean, variance, square, size, layout.normalized, kind, tuple(picked))
+    deviation = split_x - split_x.mean(axis=layout.normalized, keepdims=True)
+    deviation = deviation - deviation.mean(axis=layout.normalized, keepdims=True)
+    variance = np.square(deviation).mean(axis=layout.normalized, keepdims=True)
+    square = np.square(split_x).mean(axis=layout.normalized, keepdims=True)
+    squares: dict[tuple[Spread, int], Array] = {
+        ("std", 0): variance,
+        ("std", 1): variance * (size / (size - 1)),
+        ("rms", 0): square,
+        ("l2", 0): square * size,
+    }
+    spreads: dict[Spread, Array] = {"std": np.sqrt(variance), "rms": np.sqrt(square), "l2": np.sqrt(square)}
+    return View(split_x, split_y, deviation, squares, spreads, size, layout.normalized, kind, tuple(picked))
 
 
 def _fewer(layout: Layout, limit: int) -> dict[int, int]:
@@ -115,22 +126,20 @@ def fit(view: View, numerator: Array, denominator: Array, rho: Array, gamma: Par
 
     Args:
         view: the dump.
-        numerator: the split shape, or K of them.
+        numerator: the split shape.
         denominator: K arrays of the statistics' shape.
         rho: the root mean square of x̂ in each set, K arrays of the statistics' shape.
         gamma, beta: to be solved for, known, or absent.
     """
     step = max(1, AT_ONCE // view.y.size)
-    whole = numerator.ndim > view.y.ndim
-    pieces = [
-        _fit(view, (numerator[k : k + step] if whole else numerator) / denominator[k : k + step], rho[k : k + step],
-             gamma, beta)
-        for k in range(0, len(denominator), step)
-    ]  # fmt: skip
+    with np.errstate(all="ignore"):
+        pieces = [
+            _fit(view, view.finish(numerator / denominator[k : k + step]), rho[k : k + step], gamma, beta)
+            for k in range(0, len(denominator), step)
+        ]
     return Fit(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
 
 
-@np.errstate(all="ignore")
 def _fit(view: View, z: Array, rho: Array, gamma: Parameter, beta: Parameter) -> Fit:
     y, axes = view.y, tuple(range(1, z.ndim))
     weights = first_weights(view, gamma, beta)
@@ -202,8 +211,8 @@ def project(z: Array, y: Array, weights: Array, gamma: Parameter, beta: Paramete
         over = _over(z, beta)
         left = np.sum(weights * (y - scale * z), axis=over, keepdims=True)
         shift = left / np.sum(weights * np.ones_like(z), axis=over, keepdims=True)
-    count = len(z)
-    scale, shift = (np.broadcast_to(p, (count, *p.shape[1:])) for p in (scale, shift))
+    assert scale is not None and shift is not None  # each is known, absent, or has been solved for
+    scale, shift = (np.broadcast_to(p, (len(z), *p.shape[1:])) for p in (scale, shift))
     return scale, shift, y - scale * z - shift
 
 
@@ -216,15 +225,9 @@ def _slope(weights: Array, z: Array, y: Array, over: tuple[int, ...]) -> Array:
     below = np.sum(weights * z * z, axis=over, keepdims=True)
     above = np.sum(weights * z * y, axis=over, keepdims=True)
     # where x̂ does not vary no γ can be told, and 0 leaves y to β
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return np.asarray(np.divide(above, below, out=np.zeros_like(above), where=below > 0))
 
 
 def _unit(view: View, z: Array, rho: Array, scale: Array, shift: Array) -> Array:
     terms = np.abs(scale * z) + np.abs(scale) * rho + np.abs(shift)
     return bound_of(terms, scale * z + shift, view.kind)
-
-
-def floor_of(kind: str) -> float:
-    """Give the least error that a type's rounding alone makes, relative to a value near 1."""
-    name = kind if kind in ("float16", "bfloat16") else DTYPES[kind].compute
-    return float(half_ulp(np.array(1.0), name))

@@ -1,52 +1,40 @@
 # SPDX-License-Identifier: MIT
-"""This file says what a norm would have given if it were another one, and which of many suppositions fits a dump."""
+"""This file lists what a norm that introduces a difference may be instead, and tries each on what it took and gave."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from layernorm.comparing.bound import bound_of, storage_of
-from layernorm.ops.layout import Layout, layout_of
-from layernorm.ops.reference import Row, rounded, statistics
+from layernorm.comparing.hypothesis import ACTIVATIONS, Hypothesis, outcome
+from layernorm.models.model_file import Tensor
+from layernorm.models.norm_record import NormRecord
+from layernorm.ops.reference import rounded
 from layernorm.spec.errors import ArgumentError, SpecError
-from layernorm.spec.norm_spec import NormSpec
+from layernorm.spec.norm_spec import Axes, NormSpec
 
 Array = npt.NDArray[Any]
 
-
-@dataclass(frozen=True, eq=False)
-class Hypothesis:
-    """A norm that may have made an output, everything that it takes included.
-
-    Args:
-        words: what is supposed, to be read after "the numbers are those of".
-        code: the finding that it would be, as `layernorm explain` knows it; empty where it would be none.
-        spec: the norm, without unknown fields.
-        gamma, beta: its parameters, along the axes that the spec says.
-        mean, variance, update: stored statistics, and the weight of the input's own in updated ones.
-        then: an activation after the norm, by its name in `ACTIVATIONS`.
-        divided_by: what x is divided by first, while epsilon stays as it is: a number, or each row's `peak`.
-        inverted: x̂ is multiplied by the denominator instead of divided.
-    """
-
-    words: str
-    code: str
-    spec: NormSpec
-    gamma: Array | None = None
-    beta: Array | None = None
-    mean: Array | None = None
-    variance: Array | None = None
-    update: float | None = None
-    then: str | None = None
-    divided_by: float | Literal["peak"] | None = None
-    inverted: bool = False
+# Whose epsilon it would be.
+DEFAULTS = {
+    1e-5: "the default of PyTorch and ONNX",
+    1e-6: "the default of Flax, and T5's",
+    1e-12: "BERT's, and the default of ONNX Runtime's skip norms",
+    1e-3: "the default of Keras",
+    1e-8: "a usual one",
+    1e-7: "a usual one",
+    1e-9: "the default of MVN",
+    2.0**-23: "the default of torch.nn.RMSNorm",
+    1.001e-5: "the least that cuDNN took",
+}
+AXES: tuple[Axes, ...] = ((-1,), (-2, -1), (-3, -2, -1), ("1:",), ("2:",), (1,), (0, "2:"), (0,), ("0:",))
+# By what powers of two activations are divided to fit into float16 (OpenVINO's activation scaling, for one).
+SCALES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class Tried(NamedTuple):
@@ -97,111 +85,251 @@ def _residual(hypothesis: Hypothesis, x: Array, y: Array, kind: str) -> float:
     return worst
 
 
-@np.errstate(all="ignore")
-def outcome(hypothesis: Hypothesis, x: Array) -> tuple[Array, Array]:
-    """Give the output in float64, before it is rounded to its type, and |γ·x̂| + |γ|·ρ + |β| of every element.
+def alternatives(
+    record: NormRecord, partner: NormRecord | None = None, others: Sequence[NormRecord] = ()
+) -> list[Hypothesis]:
+    """List what a norm may be instead of what its file says: each differs from that in one thing.
+
+    The first is the norm as its own file says; fields that the file leaves open are the partner's, else those of the
+    exact norm.
+
+    Args:
+        record: the norm whose output is to be explained.
+        partner: its counterpart in the other model.
+        others: other norms of the two models, whose epsilons and parameters it may have by mistake.
 
     Raises:
-        SpecError: the spec does not go with x's shape.
-        ArgumentError: a parameter does not.
+        FileError: a parameter cannot be read.
     """
-    spec = hypothesis.spec
-    layout = layout_of(x.shape, spec)
-    rows = layout.rows_of(_divided(hypothesis, x, layout))
-    given = _given(hypothesis, layout)
-    row = statistics(rows, spec, given, hypothesis.update)
-    to_input, to_stats = _rounding(x.dtype.name), _rounding(_stats_dtype(x, spec))
-    each = to_stats if spec.round_each else _as_it_is
-    normalized = each(_over(row, hypothesis.inverted))
-    if spec.cast_before_scale:
-        normalized, each = to_input(normalized), (to_input if spec.round_each else _as_it_is)
-    gamma, beta = (
-        None if value is None or axes is None else _parameter(name, value, axes, layout)
-        for name, value, axes in (
-            ("gamma", hypothesis.gamma, layout.scale_axes), ("beta", hypothesis.beta, layout.shift_axes),
-        )
+    spec = record.spec if partner is None else _filled(record.spec, partner.spec)
+    spec = _filled(spec, NormSpec())
+    own = Hypothesis(
+        "what its own file says", "", spec, _values(record.scale), _values(record.shift), _values(record.mean),
+        _values(record.variance), None if spec.statistics != "updated" else 0.1,
     )  # fmt: skip
-    scale = each(spec.scale_offset + gamma) if gamma is not None else np.ones((1, 1))
-    result = each(normalized * scale) if gamma is not None else normalized
-    result = each(result + beta) if beta is not None else result
-    rho = np.sqrt(np.mean(np.square(normalized), axis=-1, keepdims=True))
-    terms = np.abs(normalized * scale) + np.abs(scale) * rho + (0 if beta is None else np.abs(beta))
-    if hypothesis.then is not None:
-        result = ACTIVATIONS[hypothesis.then](result)
-        # no activation here has a slope above 1.13, and the last rounding is one of its own
-        terms = 1.2 * np.broadcast_to(terms, result.shape) + np.abs(result)
-    terms = np.ascontiguousarray(np.broadcast_to(terms, result.shape))
-    return layout.array_of(result), layout.array_of(terms)
+    listed = [own]
+    if partner is not None:
+        listed += _of_partner(own, partner)
+    sources = [_epsilons, _denominators, _sets, _gammas, _betas, _roundings, _statistics, _afterwards]
+    for source in sources:
+        listed += source(own, partner, others)
+    for other in others:
+        listed += _neighbour(own, record, other)
+    return listed
 
 
-def _divided(hypothesis: Hypothesis, x: Array, layout: Layout) -> Array:
-    if hypothesis.divided_by is None:
-        return x
-    if hypothesis.divided_by == "peak":
-        rows = layout.rows_of(x).astype(np.float64)
-        return layout.array_of(rows / np.max(np.abs(rows), axis=-1, keepdims=True))
-    return np.asarray(x.astype(np.float64) / hypothesis.divided_by)
+def _filled(spec: NormSpec, other: NormSpec) -> NormSpec:
+    try:
+        return spec.assume(other)
+    except SpecError:  # groups here and none there
+        return spec
 
 
-def _over(row: Row, inverted: bool) -> Array:
-    return row.numerator * row.scale * row.denominator * row.scale if inverted else row.numerator / row.denominator
+def _values(tensor: Tensor | None) -> Array | None:
+    return None if tensor is None else tensor.values().astype(np.float64)
 
 
-def _given(hypothesis: Hypothesis, layout: Layout) -> tuple[Array, Array] | None:
-    if hypothesis.spec.statistics not in ("stored", "updated"):
-        return None
-    if hypothesis.mean is None or hypothesis.variance is None:
-        raise ArgumentError("stored statistics are supposed and there are none; give mean and variance.")
-    return (
-        layout.given("mean", hypothesis.mean.astype(np.float64)),
-        layout.given("variance", hypothesis.variance.astype(np.float64)),
+def _as(own: Hypothesis, words: str, code: str, spec: dict[str, Any] | None = None, **changes: Any) -> list[Hypothesis]:
+    """Change fields of the spec, or of the hypothesis; give nothing if they contradict each other or change nothing."""
+    try:
+        changed = own.spec if spec is None else replace(own.spec, **spec)
+    except SpecError:
+        return []
+    if changed == own.spec and not changes:
+        return []
+    return [replace(own, words=words, code=code, spec=changed, **changes)]
+
+
+def _of_partner(own: Hypothesis, partner: NormRecord) -> list[Hypothesis]:
+    spec = _filled(_filled(partner.spec, own.spec), NormSpec())
+    theirs = (_values(partner.scale), _values(partner.shift), _values(partner.mean), _values(partner.variance))
+    names = ("gamma", "beta", "mean", "variance")
+    whole: dict[str, Any] = dict(zip(names, theirs, strict=True))
+    found = []
+    if spec != own.spec:
+        found += [
+            replace(own, words="what the other model's norm says, its parameters too", code="kind", spec=spec, **whole)
+        ]
+        found += [
+            replace(own, words="what the other model's norm says, with its own parameters", code="kind", spec=spec)
+        ]
+    if any(not _same(a, getattr(own, n)) for n, a in whole.items()):
+        found += [
+            replace(own, words="its own formula with the other model's parameters", code="parameter-value", **whole)
+        ]
+    return found
+
+
+def _epsilons(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    whose: dict[float, str] = {}
+    for name, record in [("the other model's", partner), *((f"that of {o.name}", o) for o in others)]:
+        if record is not None and isinstance(record.spec.eps, float) and record.spec.eps_at != "none":
+            whose.setdefault(record.spec.eps, name)
+    for value, name in DEFAULTS.items():
+        whose.setdefault(value, name)
+    at = "variance" if own.spec.eps_at == "none" else own.spec.eps_at
+    for value, name in whose.items():
+        if value > 0:
+            yield from _as(
+                own, f"epsilon {value:g}, {name}, instead of {_eps(own)}", "eps-value", {"eps": value, "eps_at": at}
+            )
+    yield from _as(own, f"no epsilon instead of {_eps(own)}", "eps-lost", {"eps_at": "none"})
+    if own.spec.eps_at == "none" or not isinstance(own.spec.eps, float):
+        return
+    half = float(rounded(np.array(own.spec.eps), "float16"))
+    code = "eps-lost" if half == 0 else "eps-value"
+    yield from _as(own, f"epsilon {own.spec.eps:g} rounded to float16, {half:.6g}", code, {"eps": half})
+    yield from _as(own, "epsilon multiplied by each row's largest value squared", "eps-value", divided_by="peak")
+    for scale in SCALES:
+        yield from _as(
+            own, f"epsilon multiplied by {scale * scale:g}, for activations divided by {scale:g}", "eps-value",
+            divided_by=scale,
+        )  # fmt: skip
+
+
+def _eps(own: Hypothesis) -> str:
+    return "none" if own.spec.eps_at == "none" else f"{own.spec.eps:g}"
+
+
+def _denominators(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    words = {
+        "variance": "epsilon added under the root",
+        "deviation": "epsilon added outside the root",
+        "sum": "epsilon added to the sum of squares",
+        "variance_floor": "epsilon as the least variance",
+        "deviation_floor": "epsilon as the least deviation",
+    }
+    if own.spec.eps_at != "none":
+        for place, said in words.items():
+            yield from _as(own, said, "eps-place", {"eps_at": place})
+    yield from _as(own, "an RMS norm", "kind", {"centered": False, "spread": "rms"})
+    yield from _as(own, "a layer norm, which subtracts the mean", "kind", {"centered": True, "spread": "std"})
+    yield from _as(own, "x over its standard deviation, the mean not subtracted", "kind",
+                   {"centered": False, "spread": "std"})  # fmt: skip
+    yield from _as(own, "x over its length", "kind", {"centered": False, "spread": "l2"})
+    yield from _as(own, "x multiplied by its spread instead of divided", "kind", inverted=True)
+    if own.spec.spread == "std":
+        yield from _as(own, f"a variance over n{' − 1' * (own.spec.ddof == 0)}", "ddof",
+                       {"ddof": 1 if own.spec.ddof == 0 else 0})  # fmt: skip
+
+
+def _sets(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    plain = {"channel_axis": None, "groups": None, "group_order": None}
+    for axes in AXES:
+        if axes != own.spec.axes or own.spec.groups is not None:
+            code = "axes" if own.spec.groups is None else "groups"
+            told = ", ".join(map(str, axes))
+            yield from _as(own, f"statistics over axes ({told})", code, {"axes": axes, **plain})
+    if own.spec.groups is not None:
+        other = "interleaved" if own.spec.group_order == "blocked" else "blocked"
+        yield from _as(own, f"{other} groups", "group-order", {"group_order": other})
+        for groups in (1, 2, 4, 8, 16, 32):
+            yield from _as(own, f"{groups} groups instead of {own.spec.groups}", "groups", {"groups": groups})
+        channel = -1 if own.spec.channel_axis == 1 else 1
+        moved = {name: (channel,) for name in ("scale_axes", "shift_axes") if getattr(own.spec, name) is not None}
+        yield from _as(own, f"channels along axis {channel}", "axes", {"channel_axis": channel, **moved})
+
+
+def _gammas(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    gamma = own.gamma
+    if gamma is None:
+        return
+    if own.spec.scale_offset == 0:
+        yield from _as(own, "1 + gamma instead of gamma", "gamma-offset", {"scale_offset": 1})
+        yield from _as(own, "gamma less 1, as if 1 had been added to it", "gamma-offset", gamma=gamma - 1)
+    else:
+        yield from _as(own, "gamma instead of 1 + gamma", "gamma-offset", {"scale_offset": 0})
+        yield from _as(own, "2 + gamma: 1 added twice", "gamma-offset", gamma=gamma + 1)
+    yield from _as(own, "no gamma", "gamma-missing", {"scale_axes": None}, gamma=None)
+    yield from _turned(own, "gamma", "scale_axes")
+    if own.beta is not None and own.beta.shape == gamma.shape:
+        yield from _as(own, "gamma and beta exchanged", "parameter-swapped", gamma=own.beta, beta=gamma)
+        if gamma.shape and gamma.shape[-1] % 2 == 0:
+            half = gamma.shape[-1] // 2
+            turned: dict[str, Any] = {n: np.roll(p, half, axis=-1) for n, p in (("gamma", gamma), ("beta", own.beta))}
+            yield from _as(own, "the halves of gamma and beta exchanged", "parameter-swapped", **turned)
+    for name in ("float16", "bfloat16"):
+        narrow = rounded(gamma, name)
+        if not np.array_equal(narrow, gamma):
+            yield from _as(own, f"gamma rounded to {name}", "parameter-value", gamma=narrow)
+    yield from (
+        _as(own, "gamma clipped to 10000", "parameter-value", gamma=np.clip(gamma, -1e4, 1e4))
+        if (np.abs(gamma).max(initial=0) > 1e4)
+        else ()
     )
 
 
-def _parameter(name: str, value: Array, axes: Any, layout: Layout) -> Array:
-    value = np.asarray(value, np.float64)
-    ndim = len(layout.shape)
-    whole = value.ndim == ndim and all(n in (1, m) for n, m in zip(value.shape, layout.shape, strict=True))
-    if value.size == 1:
-        value, per_group = value.reshape((1,) * ndim), False
-    elif value.shape == layout.parameter_shape(axes):
-        per_group = axes == "group"
-        if not per_group:
-            value = value.reshape([n if a in axes else 1 for a, n in enumerate(layout.shape)])
-    elif whole:
-        per_group = False
-    else:
-        raise ArgumentError(f"{name} of shape {value.shape} does not lie along axes {axes} of {layout.shape}.")
-    return layout.parameter(value, per_group).per_row()
+def _turned(own: Hypothesis, name: str, field: str) -> Iterator[Hypothesis]:
+    """Lay a parameter along other axes; where their lengths do not fit, it is not tried."""
+    value, axes = getattr(own, name), getattr(own.spec, field)
+    if value.ndim == 2 and value.shape[0] == value.shape[1]:
+        yield from _as(own, f"{name} transposed", "gamma-layout", **{name: value.T.copy()})
+    if value.ndim == 1:
+        for other in ((-1,), (1,), (-2,), (0,)):
+            if other != axes:
+                said = f"{name} along axis {other[0]} instead of {axes}"
+                yield from _as(own, said, "gamma-layout", {field: other})
 
 
-def _stats_dtype(x: Array, spec: NormSpec) -> str:
-    return x.dtype.name if spec.stats_dtype == "input" else str(spec.stats_dtype)
+def _betas(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    if own.beta is not None:
+        yield from _as(own, "no beta", "beta-missing", {"shift_axes": None}, beta=None)
+        yield from _turned(own, "beta", "shift_axes")
+    elif partner is not None and partner.shift is not None and own.spec.scale_axes is not None:
+        yield from _as(own, "the other model's beta", "beta-missing", {"shift_axes": own.spec.scale_axes},
+                       beta=_values(partner.shift))  # fmt: skip
 
 
-def _as_it_is(values: Array) -> Array:
-    return values
+def _roundings(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    for name in ("float32", "float16", "bfloat16"):
+        for each in (False, True):
+            said = f"statistics in {name}" + ", every step rounded" * each
+            fields: dict[str, Any] = {"stats_dtype": name, "round_each": each, "variance_by": "centered"}
+            yield from _as(own, said, "precision", fields)
+            if own.spec.spread == "std":
+                yield from _as(own, f"E[x²] − E[x]² in {name}" + ", every step rounded" * each, "cancellation",
+                               fields | {"variance_by": "moments"})  # fmt: skip
+        if own.spec.spread == "std":
+            yield from _as(own, f"E[x²] − E[x]² in {name}, at least 0", "cancellation",
+                           {"stats_dtype": name, "variance_by": "moments_clamped"})  # fmt: skip
+    yield from _as(own, "x̂ rounded before gamma", "cast-order", {"cast_before_scale": True})
+    yield from _as(own, "x̂ rounded after gamma", "cast-order", {"cast_before_scale": False})
 
 
-def _rounding(name: str) -> Callable[[Array], Array]:
-    return _as_it_is if name == "float64" else lambda values: rounded(values, name)
+def _statistics(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    stored = own.mean is not None and own.variance is not None
+    if own.spec.statistics != "input":
+        yield from _as(own, "statistics of the input instead of stored ones", "statistics", {"statistics": "input"})
+    elif stored:
+        yield from _as(own, "stored statistics instead of the input's", "statistics", {"statistics": "stored"})
+    if stored and own.spec.statistics == "stored":
+        for weight in (0.1, 0.01, 0.001, 0.5):
+            yield from _as(own, f"stored statistics updated by this input, with weight {weight:g}", "statistics",
+                           {"statistics": "updated"}, update=weight)  # fmt: skip
+    if not stored and partner is not None and partner.mean is not None and partner.variance is not None:
+        yield from _as(own, "the other model's stored statistics", "statistics", {"statistics": "stored"},
+                       mean=_values(partner.mean), variance=_values(partner.variance))  # fmt: skip
 
 
-def _sigmoid(y: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-y)))
+def _afterwards(own: Hypothesis, partner: NormRecord | None, others: Sequence[NormRecord]) -> Iterator[Hypothesis]:
+    for name in ACTIVATIONS:
+        yield from _as(own, f"{name} after the norm", "folded", then=name)
 
 
-def _gelu(y: Array) -> Array:
-    return np.asarray(0.5 * y * (1 + np.vectorize(math.erf, otypes=[float])(y / math.sqrt(2))))
+def _neighbour(own: Hypothesis, record: NormRecord, other: NormRecord) -> Iterator[Hypothesis]:
+    """Take another norm's parameters, where they have the same shapes and other values."""
+    if other.name == record.name and other.where == record.where:
+        return
+    values: dict[str, Any] = {}
+    for name, mine, theirs in (("gamma", record.scale, other.scale), ("beta", record.shift, other.shift)):
+        if (mine is None) != (theirs is None) or (
+            mine is not None and theirs is not None and mine.shape != theirs.shape
+        ):
+            return
+        values[name] = _values(theirs)
+    if not all(_same(v, getattr(own, n)) for n, v in values.items()):
+        yield from _as(own, f"the parameters of {other.name}", "parameter-swapped", **values)
 
 
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "ReLU": lambda y: np.maximum(y, 0),
-        "ReLU6": lambda y: np.clip(y, 0, 6),
-        "SiLU": lambda y: y * _sigmoid(y),
-        "GELU": _gelu,
-        "sigmoid": _sigmoid,
-        "tanh": np.tanh,
-    }
-)
+def _same(a: Array | None, b: Array | None) -> bool:
+    return (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))

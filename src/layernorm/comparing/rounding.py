@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""This file lists where a norm may round in between, and fits a dump under such a rounding."""
+"""This file lists where a norm may round in between, and sees a dump as such a norm would."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.comparing.fitting import Fit, Parameter, View, fit
-from layernorm.ops.reference import rounded, statistics
+from layernorm.comparing.fitting import View
+from layernorm.ops.reference import rounded
 from layernorm.spec.norm_spec import NormSpec
 
 Array = npt.NDArray[Any]
@@ -18,28 +19,37 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The fields of a spec that say where somebody rounds; the others of `spec` are not used."""
+    """The fields of a spec that say where somebody rounds; its others are not used."""
 
     rank: int
     spec: NormSpec
 
     @np.errstate(all="ignore")
-    def fit(self, view: View, dtype: np.dtype[Any], spec: NormSpec, gamma: Parameter, beta: Parameter) -> Fit:
-        """Fit the dump with x̂ as the definition rounds it."""
-        kept = tuple(a for a in range(view.x.ndim) if a not in view.normalized)
-        order = kept + view.normalized
-        rows = view.x.transpose(order).reshape(-1, view.size).astype(dtype)
-        row = statistics(rows, spec)
-        normalized = row.numerator / row.denominator
-        if spec.cast_before_scale:
-            normalized = rounded(normalized, dtype.name)
-        elif spec.round_each:
-            normalized = rounded(normalized, dtype.name if spec.stats_dtype == "input" else str(spec.stats_dtype))
-        shape = [view.x.shape[a] for a in order]
-        back = np.argsort(order)
-        z = normalized.reshape(shape).transpose(back)[None].astype(view.y.dtype)
-        rho = np.sqrt(np.mean(np.square(z), axis=tuple(a + 1 for a in view.normalized), keepdims=True))
-        return fit(view, z, np.ones_like(rho), rho, gamma, beta)
+    def seen(self, view: View, dtype: str) -> View:
+        """Take the statistics of a view again, rounded as ops/reference.py rounds; `dtype` is the input's type."""
+        spec, n, axes = self.spec, view.size, view.normalized
+        if spec == EXACT.spec:
+            return view
+        finish = _to(dtype) if spec.cast_before_scale else np.asarray
+        if spec.stats_dtype == "float64":
+            return replace(view, finish=finish)
+        to = _to(str(spec.stats_dtype))
+        each = to if spec.round_each else np.asarray
+        x = to(view.x)
+        mean = to(x.mean(axis=axes, keepdims=True))
+        deviation = each(x - mean)
+        squares: dict[Any, Array] = {}
+        for ddof in (0, 1):
+            total = np.sum(each(np.square(deviation)), axis=axes, keepdims=True)
+            squares["std", ddof] = to(total / (n - ddof))
+            if spec.variance_by != "centered":
+                moment = to(np.mean(each(np.square(x)), axis=axes, keepdims=True)) - each(np.square(mean))
+                moment = each(moment) * (n / (n - ddof))
+                squares["std", ddof] = np.maximum(moment, 0) if spec.variance_by == "moments_clamped" else moment
+        total = np.sum(each(np.square(x)), axis=axes, keepdims=True)
+        squares["rms", 0], squares["l2", 0] = to(total / n), to(total)
+        finish = each if finish is np.asarray else finish
+        return replace(view, x=x, deviation=deviation, squares=squares, to=to, each=each, finish=finish)
 
 
 EXACT = Rounding(0, NormSpec())
@@ -61,3 +71,7 @@ def roundings(dtype: str) -> list[Rounding]:
             {"stats_dtype": dtype, "round_each": True},
         ]
     return [Rounding(k + 1, NormSpec(**way)) for k, way in enumerate(ways)]
+
+
+def _to(name: str) -> Callable[[Array], Array]:
+    return lambda values: rounded(np.asarray(values, np.float64), name)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""This file searches for the norms that turn x into y: the sharings first, then the fewest parameters, then rounding."""
+"""This file searches for the norms that turn x into y: first sharings, then the fewest parameters, then rounding."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from layernorm.comparing.bound import storage_of
 from layernorm.comparing.denominators import MEASURES, PLACES, USUAL, Measure, denominators
-from layernorm.comparing.fitting import Fit, Free, Parameter, View, first_weights, project, view_of
+from layernorm.comparing.fitting import Free, Parameter, View, first_weights, project, view_of
 from layernorm.comparing.rounding import EXACT, Rounding, roundings
 from layernorm.comparing.sharing import Carried, Sharing, carriers, matches, sharings, written
 from layernorm.comparing.solving import Explanation, Trial, denominators_of, distinct, explanations, fit_all
@@ -22,12 +23,18 @@ from layernorm.spec.norm_spec import NormSpec
 
 Array = npt.NDArray[Any]
 
-# How many values are looked at: to rank all sharings, to solve for epsilon. All of them are looked at in the end.
-GLANCE, LOOK = 2048, 8192
+# How many values are looked at: to rank all sharings, to solve for epsilon, to check whatever fits. The sets with the
+# least and the greatest spread are among them, and the first answer is checked on all values.
+GLANCE, LOOK, CHECK = 2048, 8192, 2**17
 # Of the ranked sharings this many are worked out; the right one was among the first 3 in 2 000 draws.
 LEADERS = 12
 # Where the first comes as near as NEAR, those beyond FAR are only worked out to have some runners-up to tell of.
 NEAR, FAR, LEAST = 0.01, 0.3, 4
+# What rounding the output alone may cost, in units of the bound: half an ulp of a float32 is a quarter, and a bit for
+# sums. Below it no residual is a reason to prefer one spec to another.
+HALF_ULP = 0.27
+# Where nothing fits as it is, the nearest are tried with every way of rounding.
+NEAREST = 6
 # Epsilons, in units of the median square, at which sharings are ranked. Between them no gain is off by much.
 RANKED = (0.0, 0.1, 1.0, 10.0, 1e3)
 
@@ -41,6 +48,9 @@ class Roles:
     offset: int
     shift: Carried | None
     beta: Parameter
+
+
+Levels = list[list[Roles]]
 
 
 class Candidate(NamedTuple):
@@ -71,64 +81,91 @@ class Search(NamedTuple):
     fits: list[Candidate]
     others: list[Candidate]
     kind: str
-    notes: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Leader:
+    """A sharing that comes near, centred or not, and what gamma and beta may be under it."""
+
+    sharing: Sharing
+    centered: bool
+    levels: Levels
 
 
 def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Search:
     """Find every norm of the listed kinds that turns x into y."""
     kind = storage_of(y)
     known = [_known(name, value, x.shape) for name, value in (("gamma", gamma), ("beta", beta))]
-    ranked = _ranked(x, y, kind, *known)
-    far = FAR if ranked and ranked[0][0] < NEAR else math.inf
-    leaders = [r[1:] for k, r in enumerate(ranked[:LEADERS]) if k < LEAST or r[0] < far]
-    fits: list[Candidate] = []
+    leaders = _leaders(x, y, kind, *known)
+    looks = {sharing: view_of(x, y, sharing, kind, LOOK) for sharing in dict.fromkeys(k.sharing for k in leaders)}
+    checks = cache(partial(view_of, x, y, kind=kind, limit=CHECK))
     others: list[Candidate] = []
-    looks: dict[Sharing, View] = {}
-    able = []
-    for sharing, centered, levels in leaders:
-        view = looks.setdefault(sharing, view_of(x, y, sharing, kind, LOOK))
-        told = _explained(view, sharing, levels[-1], _apart(centered, levels[-1]), others)
-        if told:
-            able.append((sharing, centered, levels))
-    for depth in range(3):
-        for sharing, centered, levels in able:
-            if depth < len(levels):
-                measures = [m for m in MEASURES if m.centered is centered]
-                fits += _explained(looks[sharing], sharing, levels[depth], measures)
-        fits = _fewest(_on_all(x, y, kind, fits))
-        if fits:
-            break
+    ways = roundings(x.dtype.name)
+    fits = _found(EXACT, leaders, looks, checks, x, others)
     if fits:
-        fits += _rounded(looks, fits, x)
+        # those that fit as they are may fit with rounding too
+        for way in ways:
+            more = _kept(looks, [c._replace(rounding=way) for c in fits if c.rounding is EXACT], x)
+            fits += _kept(checks, more, x)
     else:
-        fits = _only_rounded(x, y, kind, looks, leaders, others)
+        places = {(c.sharing, c.told.measure.centered): c.told.residual for c in sorted(others, key=_far)[::-1]}
+        nearest = sorted(leaders, key=lambda k: places.get((k.sharing, k.centered), math.inf))
+        near = [k for k in leaders if k in leaders[:NEAREST] or k in nearest[:NEAREST]]
+        for way in ways:
+            fits += _found(way, near, looks, checks, x, [])
     fits = _ordered(fits, x.ndim)
+    while fits and not (first := _kept(partial(view_of, x, y, kind=kind), fits[:1], x)):
+        fits = fits[1:]
+    fits = [*first, *fits[1:]] if fits else []
     kept = {(c.sharing, c.told.measure.centered) for c in fits}
     rest: dict[object, Candidate] = {}
-    for c in sorted(others, key=lambda c: c.told.residual):
+    for c in sorted(others, key=_far):
         key = (c.sharing, c.told.measure.centered)
         if key not in kept and math.isfinite(c.told.residual):
             rest.setdefault(key, c)
-    return Search(fits, list(rest.values())[:5], kind, [])
+    return Search(fits, list(rest.values())[:5], kind)
 
 
-Levels = list[list[Roles]]
+def _far(c: Candidate) -> float:
+    return c.told.residual
 
 
-def _ranked(
-    x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | None
-) -> list[tuple[float, Sharing, bool, Levels]]:
-    """Rank sharings, centred or not, by how near a gain that falls with the spread comes to y."""
-    found = []
+def _found(
+    way: Rounding, leaders: Sequence[Leader], looks: Mapping[Sharing, View], checks: Callable[[Sharing], View],
+    x: Array, others: list[Candidate],
+) -> list[Candidate]:  # fmt: skip
+    """Find what fits under one way of rounding, with the fewest parameters that do."""
+    able = []
+    for k in leaders:
+        view = way.seen(looks[k.sharing], x.dtype.name)
+        told = _explained(way, view, k.sharing, k.levels[-1], _apart(way, k.centered, k.levels[-1]), others)
+        if told:
+            able.append((k, view))
+    for depth in range(max((len(k.levels) for k, _ in able), default=0)):
+        fits: list[Candidate] = []
+        for k, view in able:
+            if depth < len(k.levels):
+                measures = [m for m in MEASURES if m.centered is k.centered]
+                fits += _explained(way, view, k.sharing, k.levels[depth], measures)
+        fits = _fewest(_kept(checks, fits, x))
+        if fits:
+            return fits
+    return []
+
+
+def _leaders(x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | None) -> list[Leader]:
+    """Rank sharings, centred or not, by how near a gain that falls with the spread comes to y; give the first ones."""
+    ranked = []
     for place, sharing in enumerate(sharings(x.shape)):
         levels = _levels(sharing, x.shape, gamma, beta)
         view = view_of(x, y, sharing, kind, GLANCE)
         for centered in (True, False):
-            scores = [_score(view, centered, roles) for level in levels[-1:] for roles in level]
+            scores = [_score(view, centered, roles) for roles in levels[-1]]
             if scores:
-                found.append((min(scores), place, sharing, centered, levels))
-    found.sort(key=lambda f: (f[0], f[1], not f[3]))
-    return [(f[0], *f[2:]) for f in found]
+                ranked.append((min(scores), place, not centered, Leader(sharing, centered, levels)))
+    ranked.sort(key=lambda r: r[:3])
+    far = FAR if ranked and ranked[0][0] < NEAR else math.inf
+    return [r[3] for k, r in enumerate(ranked[:LEADERS]) if k < LEAST or r[0] < far]
 
 
 def _score(view: View, centered: bool, roles: Roles) -> float:
@@ -138,9 +175,9 @@ def _score(view: View, centered: bool, roles: Roles) -> float:
         # of a known gamma too the overall factor is left open, for the epsilons here are few
         numerator, gamma = (numerator if gamma is None else numerator * gamma), Free(())
     scores, spread = [math.inf], float(view.y.std()) or 1.0
-    for square in (view.variance,) if centered else (view.square, view.variance):
-        middle = float(np.median(square)) or 1.0
-        below = denominators(square, 1, "variance", [middle * e for e in RANKED])
+    for measure in (MEASURES[0],) if centered else (MEASURES[2], MEASURES[4]):
+        middle = float(np.median(measure.square(view))) or 1.0
+        below = denominators(measure, view, "variance", [middle * e for e in RANKED])
         with np.errstate(all="ignore"):
             error = project(numerator / below, view.y, first_weights(view, gamma, beta), gamma, beta)[2]
             rough = np.sqrt(np.mean(np.square(error), axis=tuple(range(1, error.ndim))))
@@ -218,110 +255,46 @@ def _solved_for(c: Candidate) -> int:
     return sum(values.size for role, values in pairs if isinstance(role, Free))
 
 
-def _on_all(x: Array, y: Array, kind: str, found: Iterable[Candidate]) -> list[Candidate]:
-    """Keep the candidates that fit all values, with the parameters that go best with these."""
+def _kept(
+    views: Mapping[Sharing, View] | Callable[[Sharing], View], found: Iterable[Candidate], x: Array
+) -> list[Candidate]:
+    """Keep the candidates that fit these views, with the parameters that go best with them."""
     kept: list[Candidate] = []
-    groups: dict[tuple[Sharing, Roles, bool], list[Candidate]] = {}
+    groups: dict[Any, list[Candidate]] = {}
     for c in found:
-        groups.setdefault((c.sharing, c.roles, c.told.measure.centered), []).append(c)
-    for (sharing, roles, _), group in groups.items():
-        view = view_of(x, y, sharing, kind)
-        plain = [c for c in group if c.rounding is EXACT]
-        if plain:
-            below = denominators_of(view, [Trial(*c.told[:4]) for c in plain])
-            first, back, factor = distinct(view, below, roles.gamma)
-            result = fit_all(view, [plain[k].told.measure for k in first], below[first], roles.gamma, roles.beta)
-            for c, j, times in zip(plain, back, factor, strict=True):
-                kept += _kept(c, result, j, times)
-        for c in group:
-            if c.rounding is not EXACT:
-                kept += _kept(c, c.rounding.fit(view, x.dtype, c.spec(x.ndim), roles.gamma, roles.beta), 0)
+        groups.setdefault((c.sharing, c.roles, c.rounding, c.told.measure.centered), []).append(c)
+    for (sharing, roles, way, _), group in groups.items():
+        view = way.seen(views(sharing) if callable(views) else views[sharing], x.dtype.name)
+        below = denominators_of(view, [Trial(*c.told[:4]) for c in group])
+        first, back, factor = distinct(view, below, roles.gamma)
+        result = fit_all(view, [group[k].told.measure for k in first], below[first], roles.gamma, roles.beta)
+        for c, j, times in zip(group, back, factor, strict=True):
+            worst = float(result.worst[j])
+            if worst <= 1:
+                gamma, beta = np.asarray(result.gamma[j] * times, np.float64), np.asarray(result.beta[j], np.float64)
+                kept.append(c._replace(told=c.told._replace(residual=worst, gamma=gamma, beta=beta)))
     return kept
 
 
-def _kept(candidate: Candidate, result: Fit, k: int, times: Any = 1.0) -> list[Candidate]:
-    worst = float(result.worst[k])
-    if not worst <= 1:
-        return []
-    told = candidate.told._replace(
-        residual=worst,
-        gamma=np.asarray(result.gamma[k] * times, np.float64),
-        beta=np.asarray(result.beta[k], np.float64),
-    )
-    return [candidate._replace(told=told)]
-
-
-def _rounded(looks: dict[Sharing, View], found: Sequence[Candidate], x: Array) -> list[Candidate]:
-    """Say which of the candidates also fit if they round in between."""
-    more: list[Candidate] = []
-    groups: dict[tuple[Sharing, Roles, Measure], list[Candidate]] = {}
-    for c in found:
-        groups.setdefault((c.sharing, c.roles, c.told.measure), []).append(c)
-    for (sharing, roles, _), group in groups.items():
-        view = looks[sharing]
-        below = denominators_of(view, [Trial(*c.told[:4]) for c in group])
-        first, back, factor = distinct(view, below, roles.gamma)
-        gamma, beta = view.part(roles.gamma), view.part(roles.beta)
-        for way in roundings(x.dtype.name):
-            ones = [c._replace(rounding=way) for c in group]
-            results = [way.fit(view, x.dtype, ones[k].spec(x.ndim), gamma, beta) for k in first]
-            for one, j, times in zip(ones, back, factor, strict=True):
-                more += _kept(one, results[j], 0, times)
-    return more
-
-
-def _only_rounded(
-    x: Array, y: Array, kind: str, looks: dict[Sharing, View], leaders: Sequence[tuple[Sharing, bool, Levels]],
-    others: Sequence[Candidate],
-) -> list[Candidate]:  # fmt: skip
-    """Find the candidates that fit only if they round in between, among the few that come nearest without."""
-    nearest = {(c.sharing, c.told.measure.centered): c for c in sorted(others, key=lambda c: -c.told.residual)}
-    best = sorted(nearest.values(), key=lambda c: c.told.residual)[:3]
-    for c in best:
-        levels = next(ls for s, centered, ls in leaders if (s, centered) == (c.sharing, c.told.measure.centered))
-        measures = _apart(c.told.measure.centered, levels[-1])
-        usual = [
-            c._replace(told=c.told._replace(measure=m, place=p, eps=e, digits=0), roles=roles)
-            for roles in levels[-1]
-            for m in measures
-            for p in m.places()
-            for e in ((0.0,) if p == "none" else USUAL)
-        ]
-        fits = _rounded(looks, usual, x)
-        if not fits:
-            continue
-        for level in levels[:-1]:
-            fewer = [f._replace(roles=roles) for f in fits for roles in level]
-            kept = _on_all(x, y, kind, fewer)
-            if kept:
-                return kept
-        return _on_all(x, y, kind, fits)
-    return []
-
-
 def _explained(
-    view: View, sharing: Sharing, level: Sequence[Roles], measures: Sequence[Measure],
+    way: Rounding, view: View, sharing: Sharing, level: Sequence[Roles], measures: Sequence[Measure],
     others: list[Candidate] | None = None,
 ) -> list[Candidate]:  # fmt: skip
     found: list[Candidate] = []
     for roles in level:
         told, best = explanations(view, measures, roles.gamma, roles.beta)
-        found += [Candidate(sharing, roles, e) for e in told]
+        found += [Candidate(sharing, roles, e, way) for e in told]
         if best is not None and others is not None and not told:
-            others.append(Candidate(sharing, roles, best))
+            others.append(Candidate(sharing, roles, best, way))
     return found
 
 
-def _apart(centered: bool, level: Sequence[Roles]) -> list[Measure]:
+def _apart(way: Rounding, centered: bool, level: Sequence[Roles]) -> list[Measure]:
     """List the measures that differ by more than a factor, which a gamma that is solved for takes up."""
     own = [m for m in MEASURES if m.centered is centered]
-    return (
-        [own[0], own[2]]
-        if not centered and all(isinstance(r.gamma, Free) for r in level)
-        else [own[0]]
-        if all(isinstance(r.gamma, Free) for r in level)
-        else own
-    )
+    if way.spec.stats_dtype in ("float16", "bfloat16") or not all(isinstance(r.gamma, Free) for r in level):
+        return own  # rounded to so few digits a factor is more than one
+    return own[:1] if centered else [own[0], own[2]]
 
 
 def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
@@ -334,8 +307,8 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
         e = c.told
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0
         return (
-            e.residual > 1.2 * least + 0.005, _solved_for(c), c.rounding.rank, e.digits, c.sharing.groups is not None,
-            MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
+            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), c.rounding.rank, e.digits,
+            c.sharing.groups is not None, MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
         )  # fmt: skip
 
     once: dict[NormSpec, Candidate] = {}

@@ -8,6 +8,7 @@ the one unknown left, and a few Gauss-Newton steps on its logarithm find it; the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ STEPS = 12
 # No step changes epsilon by more than e² = 7.4 times: from the next power of ten that is never too short for long.
 LONGEST = 2.0
 MOST_DIGITS = 9
+# A mean square error beyond this, in units of the bound, is no matter of digits.
+FAR = 1e4
 
 
 class Explanation(NamedTuple):
@@ -92,7 +95,8 @@ def _tried(
         which = [k for k, t in enumerate(trials) if t.measure.centered is centered]
         if not which:
             continue
-        below = denominators_of(view, [trials[k] for k in which])
+        with np.errstate(all="ignore"):
+            below = denominators_of(view, [trials[k] for k in which])
         first, back, factor = distinct(view, below, gamma)
         kinds = [trials[which[k]].measure for k in first]
         result = fit_all(view, kinds, below[first], gamma, beta)
@@ -115,14 +119,14 @@ def denominators_of(view: View, trials: Sequence[Trial]) -> Array:
     """Give the denominator of each trial, one after the other."""
     parts = []
     for (measure, place), group in groupby(trials, key=lambda t: (t.measure, t.place)):
-        parts.append(denominators(measure.square(view), measure.divisor(view), place, [t.eps for t in group]))
+        parts.append(denominators(measure, view, place, [t.eps for t in group]))
     return np.concatenate(parts)
 
 
 def fit_all(view: View, kinds: Sequence[Measure], below: Array, gamma: Parameter, beta: Parameter) -> Fit:
     """Fit denominators of measures that divide the same numerator."""
     with np.errstate(all="ignore"):
-        own = np.sqrt(np.stack([view.variance if m.spread == "std" else view.square for m in kinds]))
+        own = np.stack([view.spreads[m.spread] for m in kinds])
         return fit(view, kinds[0].numerator(view), below, own / below, view.part(gamma), view.part(beta))
 
 
@@ -132,7 +136,8 @@ def distinct(view: View, below: Array, gamma: Parameter) -> tuple[Array, Array, 
     Gives the places of one of each, for every denominator which of these it is, and the factors that gamma then has.
     """
     reference = np.ones_like(below)
-    if isinstance(gamma, Free):
+    scaled = isinstance(gamma, Free) and view.finish is np.asarray
+    if isinstance(gamma, Free) and scaled:
         one = tuple(slice(None) if a in gamma.axes else slice(1) for a in range(below.ndim - 1))
         reference = below[(slice(None), *one)]
     with np.errstate(all="ignore"):
@@ -143,14 +148,16 @@ def distinct(view: View, below: Array, gamma: Parameter) -> tuple[Array, Array, 
     _, first, back = np.unique(buckets, axis=0, return_index=True, return_inverse=True)
     back = back.reshape(-1)
     with np.errstate(all="ignore"):
-        factor = reference / reference[first][back] if isinstance(gamma, Free) else np.ones((len(below), 1))
+        factor = reference / reference[first][back] if scaled else np.ones((len(below), 1))
     return first, back, factor
 
 
 def _solved(
-    view: View, starts: Sequence[tuple[Measure, EpsAt, float]], gamma: Parameter, beta: Parameter
+    seen: View, starts: Sequence[tuple[Measure, EpsAt, float]], gamma: Parameter, beta: Parameter
 ) -> list[float]:
     """Solve for the epsilon of each measure and place, from a start each."""
+    # epsilon rounded, or every step, would make a staircase of what has to be smooth
+    view = replace(seen, to=np.asarray, each=np.asarray)
     answers = np.zeros(len(starts))
     scale, shift = view.part(gamma), view.part(beta)
     for centered in (True, False):
@@ -158,14 +165,14 @@ def _solved(
         if not which:
             continue
         numerator = starts[which[0]][0].numerator(view)
-        squares = [(starts[k][0].square(view), starts[k][0].divisor(view), starts[k][1]) for k in which]
+        places = [starts[k][:2] for k in which]
         weights = np.sqrt(first_weights(view, scale, shift))
 
         def misses(
-            logs: Array, numerator: Array = numerator, squares: Any = squares, weights: Array = weights
+            logs: Array, numerator: Array = numerator, places: Sequence[Any] = places, weights: Array = weights
         ) -> Array:
             below = np.concatenate(
-                [denominators(s, n, p, [np.exp(t)]) for (s, n, p), t in zip(squares, logs, strict=True)]
+                [denominators(m, view, p, [np.exp(t)]) for (m, p), t in zip(places, logs, strict=True)]
             )
             error = project(numerator / below, view.y, weights * weights, scale, shift)[2]
             return (error * weights).reshape(len(logs), -1)
@@ -182,7 +189,9 @@ def _solved(
                 there = misses(logs + step)
                 shorter = np.sum(there * there, axis=1)
                 better = shorter < length
-                settled = np.where(better, shorter > 0.999 * length, trust < 1e-3)
+                # one that is still far and hardly comes nearer will not arrive
+                slow = np.where(length > FAR * now.shape[1], 0.9, 0.999)
+                settled = np.where(better, shorter > slow * length, trust < 1e-3)
                 logs = np.where(better, logs + step, logs)
                 now = np.where(better[:, None], there, now)
                 length = np.where(better, shorter, length)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from layernorm.comparing.hypotheses import Hypothesis, outcome
+from layernorm.comparing.hypothesis import Hypothesis, outcome
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.errors import ArgumentError, SpecError
 
@@ -22,26 +23,22 @@ PLACES = 8
 MOST = 3
 
 
-def would_tell(first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int, ...], kind: str) -> str | None:
-    """Describe in a sentence the input on which the most of these norms differ from the first; None if none do.
-
-    >>> from layernorm.spec.norm_spec import NormSpec
-    >>> a, b = (Hypothesis(f"epsilon {eps}", "eps-value", NormSpec(eps=eps)) for eps in (1e-5, 1e-12))
-    >>> would_tell(a, [b], (4, 64), "float32")
-    'rows of equal values, which differ from row to row'
-    """
-    said, left = told_apart(first, rivals, shape, kind)
-    return None if not said else said
-
-
+@np.errstate(all="ignore")
 def told_apart(
     first: Hypothesis, rivals: Sequence[Hypothesis], shape: tuple[int, ...], kind: str
 ) -> tuple[str | None, list[Hypothesis]]:
-    """Describe the inputs that tell rivals from the first, and list those that none of them tells."""
+    """Describe the inputs that tell rivals from the first, and list those that none of them tells.
+
+    >>> from layernorm.spec.norm_spec import NormSpec
+    >>> a, b = (Hypothesis(f"epsilon {eps}", "eps-value", NormSpec(eps=eps)) for eps in (1e-5, 1e-12))
+    >>> told_apart(a, [b], (4, 64), "float32")[0]
+    'values of mean 0 and standard deviation 1e-06 would tell the other from it (300 times its size apart)'
+    """
     inputs = probes(_smaller(shape, first), kind)
     table: dict[str, list[float]] = {}
     for words, x in inputs.items():
-        table[words] = [_apart(first, rival, x) for rival in rivals]
+        given = outcome(first, x)[0]
+        table[words] = [_apart(given, rival, x) for rival in rivals]
     left = list(range(len(rivals)))
     parts: list[str] = []
     clear = CLEAR[kind]
@@ -55,14 +52,20 @@ def told_apart(
         count, least = gain(best)
         if not count:
             break
-        far = "NaN on one side" if np.isinf(least) else f"{least:.1%}" if least >= 1e-3 else f"{least:.0e}"
+        far = _far(least)
         whom = f"{count} of the {len(rivals)} others" if len(rivals) > 1 else "the other"
         if len(rivals) > 1 and count == len(rivals):
             whom = f"all {count} others" if count > 2 else "both others"
-        apart = far if np.isinf(least) else f"{'at least ' if count > 1 else ''}{far} of its size apart"
-        parts.append(f"{best} would tell {whom} from it ({apart})")
+        parts.append(f"{best} would tell {whom} from it ({'at least ' if count > 1 else ''}{far})")
         left = [k for k in left if not table[best][k] > clear]
     return ("; ".join(parts) or None), [rivals[k] for k in left]
+
+
+def _far(part: float) -> str:
+    if math.isinf(part):
+        return "only one of them is finite"
+    said = f"{part:.0f} times" if part >= 10 else f"{part:.1%} of" if part >= 1e-3 else f"{part:.0e} of"
+    return f"{said} its size apart"
 
 
 def probes(shape: tuple[int, ...], kind: str) -> dict[str, Array]:
@@ -98,15 +101,16 @@ def _smaller(shape: tuple[int, ...], hypothesis: Hypothesis) -> tuple[int, ...]:
     return tuple(n if a in carried or a == len(shape) - 1 else min(n, PLACES) for a, n in enumerate(shape))
 
 
-def _apart(first: Hypothesis, rival: Hypothesis, x: Array) -> float:
-    """Say how far two outputs are from each other, in units of the first one's root mean square."""
+def _apart(a: Array, rival: Hypothesis, x: Array) -> float:
+    """Say how far an output is from a rival's, in units of its own root mean square."""
     try:
-        a, b = outcome(first, x)[0], outcome(rival, x)[0]
+        b = outcome(rival, x)[0]
     except (SpecError, ArgumentError):
         return 0.0
-    with np.errstate(all="ignore"):
-        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-            return float(np.inf)
-        size = np.sqrt(np.nanmean(np.square(np.where(np.isfinite(a), a, np.nan))))
-        apart = np.abs(a - b)
-        return float(np.nanmax(np.where(np.isfinite(apart), apart, 0.0)) / (size or 1.0))
+    sound = np.isfinite(a)
+    if not np.array_equal(sound, np.isfinite(b)):
+        return math.inf
+    if not sound.any():
+        return 0.0
+    size = math.sqrt(np.mean(np.square(a[sound])))
+    return float(np.max(np.abs(a[sound] - b[sound]))) / (size or 1.0)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from layernorm.spec.norm_spec import NormSpec
 
 Array = npt.NDArray[Any]
 
-# Of the fields in which specs differ so many values are written out.
+# So many epsilons are written out, of more only the ends.
 MOST = 6
 
 
@@ -84,7 +84,7 @@ class Inference:
         lines = ["No norm of the kinds that are known here turns x into y."]
         if self.spec is not None:
             lines = _item(str(self.spec), width, "", "  ")
-            lines += _item(f"fits: its largest error is {number(self.residual)} of what rounding explains", width)
+            lines += _item(f"fits: its largest error is {number(self.residual)} of what rounding allows", width)
             for name, values in (("γ", self.gamma), ("β", self.beta)):
                 lines += [] if values is None else _item(_values(name, values), width)
         if self.spec is not None and self.equivalent:
@@ -128,44 +128,50 @@ def infer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: Arra
 
 
 def differences(spec: NormSpec, others: Sequence[NormSpec]) -> list[str]:
-    """Say in which fields others differ from a spec, those that differ in the same fields together.
+    """Say in which fields others differ from a spec: each set of fields that is not put together from smaller ones.
 
-    >>> differences(NormSpec(eps=1e-5), [NormSpec(eps=1e-6), NormSpec(eps=1e-7)])
-    ['eps 1e-06 or 1e-07']
+    >>> differences(NormSpec(eps=1e-5), [NormSpec(eps=1e-6), NormSpec(eps=1e-7), NormSpec(eps=1e-7, ddof=1)])
+    ['eps 1e-07 or 1e-06', 'eps 1e-07 and ddof 1']
     """
     own = spec.to_json()
-    groups: dict[tuple[str, ...], dict[str, dict[str, None]]] = {}
+    groups: dict[tuple[str, ...], dict[str, dict[Any, None]]] = {}
     counts: dict[tuple[str, ...], int] = {}
     for other in others:
         said = {k: v for k, v in other.to_json().items() if v != own[k] and k != "kind"}
         if said.get("eps_at") == "none":
             said.pop("eps", None)  # nobody adds it
-        fields = groups.setdefault(tuple(said), {k: {} for k in said})
-        counts[tuple(said)] = counts.get(tuple(said), 0) + 1
+        key = tuple(said)
+        counts[key] = counts.get(key, 0) + 1
+        fields = groups.setdefault(key, {k: {} for k in said})
         for name, value in said.items():
-            fields[name].setdefault(_said(value))
-    lines = []
+            fields[name].setdefault(tuple(value) if isinstance(value, list) else value)
+    lines, told, rest = [], [], 0
     for key in sorted(groups, key=len):
-        parts = []
-        for name, values in groups[key].items():
-            shown = list(values)
-            more = f" … ({len(shown)} values)" if len(shown) > MOST else ""
-            listed = ", ".join(shown[:MOST]) if more else " or ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-            parts.append(f"{name} {listed}{more}")
-        lines.append(" and ".join(parts))
-    return lines
+        smaller = [set(t) for t in told if set(t) < set(key)]
+        if smaller and set().union(*smaller) == set(key):
+            rest += counts[key]
+            continue
+        told.append(key)
+        lines.append(" and ".join(f"{name} {_listed(values)}" for name, values in groups[key].items()))
+    return [*lines, *([f"and {rest} that differ in several of these at once"] if rest else [])]
+
+
+def _listed(values: Iterable[Any]) -> str:
+    shown = list(values)
+    if all(isinstance(v, float) for v in shown):
+        shown.sort()
+        if len(shown) > MOST:
+            return f"{_said(shown[0])} to {_said(shown[-1])} ({len(shown)} of those in use)"
+    texts = [_said(v) for v in shown]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def _said(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return f"({', '.join(map(str, value))})"
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    return (
-        {True: "yes", False: "no", None: "none"}.get(value, str(value))
-        if not isinstance(value, int) or isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _values(name: str, values: Array) -> str:
