@@ -13,7 +13,7 @@ from layernorm.runtimes import can_run, run, seeded_inputs
 from layernorm.spec.errors import UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models" / "formats"))
-from tflite_maker import Subgraph, made  # noqa: E402
+from tflite_maker import Subgraph, made
 
 KEEP = {0: ("u8", 1)}
 GAMMA, BETA = np.linspace(0.5, 2, 4, dtype=np.float32), np.linspace(-1, 1, 4, dtype=np.float32)
