@@ -360,6 +360,33 @@ def test_no_honest_float32_norm_is_outside_the_bound(width, form, offset):
     assert found.status == "agrees-on-replay", found.residual
 
 
+def test_stored_statistics_may_be_applied_as_one_product_and_one_sum():
+    """y = a·x + b with a = γ/√(σ² + ε) and b = β − m·a, as runtimes do: some ulp of x·a off, which may be large."""
+    mean, variance = np.float32(rows(5, (6,), 300)), np.float32(np.abs(rows(6, (6,))))
+    x = rows(4, (4, 6, 5, 5)) + channels(mean, 4)
+    a = SIX / np.sqrt(variance + np.float32(1e-5))
+    y = x * channels(a, 4) + channels(SIX - mean * a, 4)
+    assert y.dtype == np.float32
+    spec = NormSpec(axes=(0, "2:"), scale_axes=(1,), shift_axes=(1,), statistics="stored", stats_dtype="float32")
+    said = record(spec=spec, scale=SIX, shift=SIX, mean=tensor(mean), variance=tensor(variance))
+    (found,) = replayed([Pair(said, said)], {"n": Tap(x, y)})
+    assert found.status == "agrees-on-replay" and found.error > 1e-6
+    (found,) = replayed([Pair(said, said)], {"n": Tap(x, y + np.float32(1e-3) * np.abs(y))})
+    assert found.status == "differs"
+
+
+def test_sums_of_like_values_round_to_one_side():
+    x = np.full((8, 4096), 3.1, np.float32) + np.float32(0.3) * rows(7, (8, 4096), 0)
+    n = np.float32(4096)
+    total = lambda v: np.add.accumulate(v, -1)[..., -1:]  # noqa: E731
+    mean = total(x) / n
+    y = (x - mean) / np.sqrt(total(x * x) / n - mean * mean + np.float32(1e-5))
+    spec = NormSpec(stats_dtype="float32", variance_by="moments")
+    said = record(spec=spec, scale=None, shift=None)
+    (found,) = replayed([Pair(said, said)], {"n": Tap(x, y)})
+    assert found.status == "agrees-on-replay" and found.error > 1e-5
+
+
 # -- with a runtime ---------------------------------------------------------------------------------------
 
 

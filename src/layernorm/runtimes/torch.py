@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,11 @@ def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     if model.module is not None:
         return None
-    if any("__torch__" in layer.where for layer in model.layers):
+    if _is_script(model.path):
         return "the modules of a TorchScript file cannot be tapped; pass the torch.nn.Module itself"
     if model.layers:
         return "to load the module would execute the pickle in the file; load it yourself and pass the torch.nn.Module"
-    return "a state dict holds weights and no program; pass the torch.nn.Module that uses them"
+    return "the file holds weights and no program that can be run; pass the torch.nn.Module that uses them"
 
 
 def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDArray[Any]], optimized: bool) -> Run:
@@ -65,6 +66,14 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
         if norm.name not in taps
     }
     return Run(taps, missing, f"torch {torch.__version__}")
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _entering(entered: dict[str, Any], name: str) -> Any:
