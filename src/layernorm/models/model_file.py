@@ -65,7 +65,7 @@ class ModelFile:
 
     path: str
     format: str
-    """`onnx`, `safetensors`, `pytorch`, `gguf`, `keras` or `tflite`."""
+    """`onnx`, `safetensors`, `pytorch`, `pt2`, `gguf`, `keras` or `tflite`."""
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(default_factory=dict)
     """What stands beside the tensors: config.json, GGUF's key-value pairs."""
