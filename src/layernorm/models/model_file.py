@@ -66,7 +66,7 @@ class ModelFile:
 
     path: str
     format: str
-    """`onnx`, `safetensors`, `pytorch`, `gguf`, `keras`, `tflite`, or `card` for what was found in one of these."""
+    """`onnx`, `safetensors`, `pytorch`, `pt2`, `gguf`, `keras`, `tflite`, or `card` for what was found in one."""
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(default_factory=dict)
     """What stands beside the tensors: config.json, GGUF's key-value pairs."""

@@ -28,6 +28,7 @@ RUNTIMES: dict[str, tuple[str, ...]] = {
     "onnx": ("onnxruntime", "openvino"),
     "tflite": ("litert", "openvino"),
     "pytorch": ("torch",),
+    "pt2": ("torch_export",),
 }
 _WITHOUT_GRAPH = {
     "safetensors": "a safetensors file holds weights and no graph",

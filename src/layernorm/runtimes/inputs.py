@@ -103,6 +103,10 @@ def signature(model: ModelFile) -> list[Input]:
         from layernorm.runtimes.torch_signature import inputs_of
 
         return inputs_of(model)
+    if model.format == "pt2":
+        from layernorm.runtimes.torch_export import inputs_of as inputs_of_program
+
+        return inputs_of_program(model)
     if model.graph is None:
         raise UnsupportedError(f"{model.path} has no graph, so nothing says what it takes.", model.path)
     words = _symbols(model) if model.format == "onnx" else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,11 @@ def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     if model.module is not None:
         return None
-    if any("__torch__" in layer.where for layer in model.layers):
+    if _is_script(model.path):
         return "the modules of a TorchScript file cannot be tapped; pass the torch.nn.Module itself"
     if model.layers:
         return "to load the module would execute the pickle in the file; load it yourself and pass the torch.nn.Module"
-    return "a state dict holds weights and no program; pass the torch.nn.Module that uses them"
+    return "the file holds weights and no program that can be run; pass the torch.nn.Module that uses them"
 
 
 def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDArray[Any]], optimized: bool) -> Run:
@@ -67,10 +68,18 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
     return Run(taps, missing, f"torch {torch.__version__}")
 
 
+def _is_script(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
 def _entering(entered: dict[str, Any], name: str) -> Any:
     def hook(module: Any, args: Any, kwargs: Any) -> None:
         if name not in entered:
-            entered[name] = _array(_first([*args, *kwargs.values()]))
+            entered[name] = _copied(_first([*args, *kwargs.values()]))
 
     return hook
 
@@ -78,7 +87,7 @@ def _entering(entered: dict[str, Any], name: str) -> Any:
 def _leaving(left: dict[str, Any], name: str) -> Any:
     def hook(module: Any, args: Any, output: Any) -> None:
         if name not in left:
-            left[name] = _array(_first(output if isinstance(output, (tuple, list)) else [output]))
+            left[name] = _copied(_first(output if isinstance(output, (tuple, list)) else [output]))
 
     return hook
 
@@ -87,10 +96,12 @@ def _first(values: Sequence[Any]) -> Any:
     return next((value for value in values if hasattr(value, "detach")), None)
 
 
-def _array(value: Any) -> NDArray[Any] | None:
+def _copied(value: Any) -> NDArray[Any] | None:
+    return None if value is None else array_of(value)
+
+
+def array_of(value: Any) -> NDArray[Any]:
     """Copy a tensor to NumPy; bfloat16, which it does not know, by way of float32."""
-    if value is None:
-        return None
     host = value.detach().cpu()
     if str(host.dtype) == "torch.bfloat16":
         import ml_dtypes
@@ -118,7 +129,7 @@ def _unchanged(torch: Any, module: Any) -> Iterator[None]:
 def _arguments(torch: Any, module: Any, inputs: Mapping[str, NDArray[Any]]) -> tuple[list[Any], dict[str, Any]]:
     """Give arrays as tensors, by name where forward has such parameters, else in order."""
     like = next((p for p in module.parameters() if p.is_floating_point()), None)
-    tensors = {name: _tensor(torch, value, like) for name, value in inputs.items()}
+    tensors = {name: tensor_of(torch, value, like) for name, value in inputs.items()}
     parameters = inspect.signature(module.forward).parameters.values()
     by_name = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if tensors.keys() <= by_name:
@@ -126,7 +137,8 @@ def _arguments(torch: Any, module: Any, inputs: Mapping[str, NDArray[Any]]) -> t
     return list(tensors.values()), {}
 
 
-def _tensor(torch: Any, value: NDArray[Any], like: Any) -> Any:
+def tensor_of(torch: Any, value: NDArray[Any], like: Any = None) -> Any:
+    """Copy an array to a tensor; of `like` it takes the device and, if both are floats, the type."""
     if value.dtype.name == "bfloat16":
         tensor = torch.from_numpy(value.astype(np.float32)).to(torch.bfloat16)
     else:

@@ -58,7 +58,7 @@ def test_a_card_is_compared_as_its_model_is(tmp_path, seen):
 def test_a_document_without_values_is_read_and_cannot_be_compared(tmp_path, seen):
     path = card(tmp_path, seen.document())
     assert len(inspect(path).norms) == 3
-    with pytest.raises(FileError, match="document without the values of '0.weight'; make a card with"):
+    with pytest.raises(FileError, match=r"document without the values of '0\.weight'; make a card with"):
         ln.compare(path, path)
 
 

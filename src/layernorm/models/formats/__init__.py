@@ -10,7 +10,7 @@ from pathlib import Path
 from layernorm.models.model_file import ModelFile
 from layernorm.spec.errors import FileError, UnsupportedError
 
-FORMATS = ("card", "onnx", "safetensors", "gguf", "torch_file", "keras", "tflite")
+FORMATS = ("card", "onnx", "safetensors", "gguf", "torch_export", "torch_file", "keras", "tflite")
 # As much of a file as a format may look at to say whether it is its own.
 HEAD = 4096
 

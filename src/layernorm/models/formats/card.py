@@ -59,9 +59,10 @@ def _record(said: dict[str, Any], path: Path) -> NormRecord:
         raise ValueError(f"a size is {size!r}")
     evidence = {str(name): Evidence(found["source"], str(found["detail"])) for name, found in said["evidence"].items()}
     scale, shift, mean, variance = (_tensor(said[role], path) for role in ("scale", "shift", "mean", "variance"))
+    form, placement = _one_of(said["form"], Form), _one_of(said["placement"], Placement)
     return NormRecord(
-        str(said["name"]), str(said["where"]), _one_of(said["form"], Form), NormSpec.from_json(said["spec"]), evidence,
-        str(said["dtype"]), UNKNOWN if size == "unknown" else size, _one_of(said["placement"], Placement), scale, shift, mean, variance,
+        str(said["name"]), str(said["where"]), form, NormSpec.from_json(said["spec"]), evidence, str(said["dtype"]),
+        UNKNOWN if size == "unknown" else size, placement, scale, shift, mean, variance,
     )  # fmt: skip
 
 

@@ -145,7 +145,8 @@ def _zip(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], 
     kind = _kind_of(archive.names())
     if kind == "export":
         raise UnsupportedError(
-            f"{path}: a torch.export archive, which is not read; export the program to ONNX.", str(path)
+            f"{path}: a torch.export archive in an old form, which is not read; save the program again.",
+            str(path),
         )
     if kind is None:
         raise FileError(
