@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ Which = Literal["a", "b"]
 
 @dataclass(frozen=True)
 class Ran:
-    """What running showed of each pair, and why a side did not run, None if it did."""
+    """What running showed of each pair, why a side did not run, None if it did, and what passed through its norms."""
 
     outcomes: list[Outcome]
     why_not: Mapping[Which, str | None]
+    taps: Mapping[Which, Mapping[str, Tap]] = field(default_factory=dict)
 
 
 def ran_both(compared: Compared, inputs: Mapping[str, NDArray[Any]] | None) -> Ran:
@@ -44,9 +45,9 @@ def ran_both(compared: Compared, inputs: Mapping[str, NDArray[Any]] | None) -> R
     if not pairs:
         return Ran([], {which: reason or "there are no pairs" for which, reason in why.items()})
     if len(taps) == 2:
-        return Ran(outcomes(pairs, taps["a"], taps["b"]), why)
+        return Ran(outcomes(pairs, taps["a"], taps["b"]), why, taps)
     for which, held in taps.items():
-        return Ran(replayed(pairs, held, which), why)
+        return Ran(replayed(pairs, held, which), why, taps)
     return Ran([NOT_RUN] * len(pairs), why)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from layernorm.comparing.checks import CODES, findings
 from layernorm.comparing.compared import Compared, Side
 from layernorm.comparing.divergence import Outcome
+from layernorm.comparing.explaining import explained
 from layernorm.comparing.pairing import Pair
 from layernorm.comparing.running import Ran, ran_both
 from layernorm.models.norm_record import Finding, Severity
@@ -141,8 +142,10 @@ holds one.
     first, second = inspect(a), inspect(b)
     compared = Compared(Side(first.model, first.found), Side(second.model, second.found), names)
     order = {pair.a.name: at for at, pair in enumerate(compared.pairing.pairs)}
-    found = sorted(findings(compared), key=lambda finding: _rank(finding, order))
-    return Comparison(compared, found, ran_both(compared, inputs), (_said(a, "A"), _said(b, "B")))
+    ran = ran_both(compared, inputs)
+    found = [*findings(compared), *explained(compared, ran.outcomes, ran.taps)]
+    found.sort(key=lambda finding: _rank(finding, order))
+    return Comparison(compared, found, ran, (_said(a, "A"), _said(b, "B")))
 
 
 def _rank(finding: Finding, order: Mapping[str, int]) -> tuple[bool, int, bool, int]:
