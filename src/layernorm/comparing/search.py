@@ -75,10 +75,17 @@ class Candidate(NamedTuple):
         )  # fmt: skip
 
 
+class Said(NamedTuple):
+    """A candidate and its spec."""
+
+    spec: NormSpec
+    candidate: Candidate
+
+
 class Search(NamedTuple):
     """What was found: those that fit, the simplest first; the best of the others."""
 
-    fits: list[Candidate]
+    fits: list[Said]
     others: list[Candidate]
     kind: str
 
@@ -113,17 +120,18 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
         near = [k for k in leaders if k in leaders[:NEAREST] or k in nearest[:NEAREST]]
         for way in ways:
             fits += _found(way, near, looks, checks, x, [])
-    fits = _ordered(fits, x.ndim)
-    while fits and not (first := _kept(partial(view_of, x, y, kind=kind), fits[:1], x)):
-        fits = fits[1:]
-    fits = [*first, *fits[1:]] if fits else []
-    kept = {(c.sharing, c.told.measure.centered) for c in fits}
+    ordered = _ordered(fits, x.ndim)
+    while ordered and not (first := _kept(partial(view_of, x, y, kind=kind), [ordered[0].candidate], x)):
+        ordered = ordered[1:]
+    if ordered:
+        ordered[0] = Said(ordered[0].spec, first[0])
+    kept = {(c.sharing, c.told.measure.centered) for _, c in ordered}
     rest: dict[object, Candidate] = {}
     for c in sorted(others, key=_far):
         key = (c.sharing, c.told.measure.centered)
         if key not in kept and math.isfinite(c.told.residual):
             rest.setdefault(key, c)
-    return Search(fits, list(rest.values())[:5], kind)
+    return Search(ordered, list(rest.values())[:5], kind)
 
 
 def _far(c: Candidate) -> float:
@@ -297,7 +305,7 @@ def _apart(way: Rounding, centered: bool, level: Sequence[Roles]) -> list[Measur
     return own[:1] if centered else [own[0], own[2]]
 
 
-def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
+def _ordered(fits: list[Candidate], ndim: int) -> list[Said]:
     """Put the simplest first, of those that fit about as well as the best; and say each once."""
     if not fits:
         return []
@@ -314,7 +322,7 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
     once: dict[NormSpec, Candidate] = {}
     for c in sorted(fits, key=cost):
         once.setdefault(c.spec(ndim), c)
-    return list(once.values())
+    return [Said(spec, c) for spec, c in once.items()]
 
 
 def _carried(carried: Carried | None, ndim: int, axes: Any) -> Any:
