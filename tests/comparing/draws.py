@@ -330,8 +330,8 @@ def main(count=2000, seed=0, told=False, first=0):
         if told and k % 100 == 99:
             print(f"{k + 1} of {count}: {has_truth} truths found, {within_class} sets within the class", flush=True)
     print(
-        f"{count} draws (seed {seed}, from {first}): the truth is in the set in {has_truth / count:.2%}, and is the first in "
-        f"{simplest / count:.2%}; the set is no larger than the class in {within_class / count:.2%}; "
+        f"{count} draws (seed {seed}, from {first}): the truth is in the set in {has_truth / count:.2%}, and is the "
+        f"first in {simplest / count:.2%}; the set is no larger than the class in {within_class / count:.2%}; "
         f"median size {int(np.median(sizes))}, median time {np.median(times):.2f} s, longest {max(times):.2f} s"
     )
     return has_truth / count, within_class / count

@@ -108,7 +108,11 @@ def test_the_fault_is_the_first_that_fits(fault):
     if code:
         assert "" not in {h.code for h in fits}
     # what else fits is the same fault in other words, or the rounding of a float32
-    alike = {"no epsilon": {"eps-value", "eps-place"}, "moments": {"precision"}, "statistics in float16": {"cancellation"}}
+    alike = {
+        "no epsilon": {"eps-value", "eps-place"},
+        "moments": {"precision"},
+        "statistics in float16": {"cancellation"},
+    }
     rounding = {"precision", "cancellation", "cast-order"} if code == "" else set()
     assert {h.code for h in fits} <= {code} | alike.get(fault, set()) | rounding
     assert all(h.words for h in fits)
