@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-models fuzz lint scoreboard bench
+.PHONY: help demo test test-models infer-draws fuzz lint scoreboard bench
 
 help:
 	@echo "make demo   list the norms of a real model, replay them, and say what is wrong with three faulty exports of it"
 	@echo "make test   run the tests; fetches 32 MB of real models, once"
 	@echo "make test-models  fetch all real models, 145 MB, and look into them"
+	@echo "make infer-draws  ask infer about 2 000 drawn norms, about an hour"
 	@echo "make fuzz   inspect 90 000 damaged model files, about an hour"
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
@@ -30,6 +31,9 @@ test: $(VENV)/test.stamp
 test-models: $(VENV)/test.stamp
 	$(BIN)/python tests/fetch_models.py --all
 	$(BIN)/python -m pytest tests/models/test_real_files.py
+
+infer-draws: $(VENV)/test.stamp
+	$(BIN)/python tests/comparing/draws.py 2000
 
 fuzz: $(VENV)/test.stamp
 	$(BIN)/python tests/models/fuzz.py

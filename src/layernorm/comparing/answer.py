@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from layernorm.comparing.bound import storage_of
 from layernorm.comparing.fitting import Free
 from layernorm.comparing.hypothesis import Hypothesis
-from layernorm.comparing.search import Candidate, search
+from layernorm.comparing.search import Candidate, Said, search
 from layernorm.comparing.sharing import Carried, carriers, sharings
 from layernorm.comparing.telling import told_apart
 from layernorm.ops.arrays import array_of
@@ -71,16 +71,20 @@ def answer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: Arr
             raise ArgumentError(f"{name} of shape {value.shape} is empty or holds NaN or infinity; pass what the "
                                 "layer has.", name)  # fmt: skip
     found = search(x, y, *known)
-    notes = _notes(x.shape, found.fits[:1], *known)
+    chosen = found.fits[0].candidate if found.fits else None
+    notes = _notes(x.shape, chosen, *known)
     others = [(c.spec(x.ndim), c.told.residual) for c in found.others]
-    if not found.fits:
+    if chosen is None:
         return Answer(None, None, None, None, (), None, others, found.kind, notes)
-    first, *rest = (_hypothesis(c, x.shape, *known) for c in found.fits)
-    sentence, left = told_apart(first, _picked(first, rest), x.shape, found.kind) if rest else (None, [])
+    first, *rest = (_hypothesis(said, x.shape, *known) for said in found.fits)
+    rivals = _picked(first, rest)
+    sentence, left = told_apart(first, rivals, x.shape, found.kind) if rest else (None, [])
     if left:
-        sentence = "; ".join(s for s in (sentence, _beyond(first, left, found.fits[0], x.shape)) if s)
+        sentence = "; ".join(s for s in (sentence, _beyond(left, chosen)) if s)
+    if sentence and len(rivals) < len(rest):
+        sentence = f"of {len(rivals)} that stand for all {len(rest)} others: {sentence}"
     return Answer(
-        first.spec, found.fits[0].told.residual, first.gamma, first.beta, [h.spec for h in rest], sentence, others,
+        first.spec, chosen.told.residual, first.gamma, first.beta, [h.spec for h in rest], sentence, others,
         found.kind, notes,
     )  # fmt: skip
 
@@ -94,8 +98,7 @@ def _check(x: Array, y: Array) -> None:
         bad = int(np.sum(~np.isfinite(values.astype(np.float64))))
         if bad:
             raise ArgumentError(
-                f"{name} holds {bad} value{'s' * (bad > 1)} that are NaN or infinite; leave out the rows that have "
-                "them.", name,
+                f"{bad} of {name}'s {values.size} values are NaN or infinite; leave out the rows that have them.", name,
             )  # fmt: skip
     long = [a for a, n in enumerate(x.shape) if n > 1]
     if not long:
@@ -113,8 +116,8 @@ def _check(x: Array, y: Array) -> None:
         )  # fmt: skip
 
 
-def _hypothesis(candidate: Candidate, shape: tuple[int, ...], gamma: Array | None, beta: Array | None) -> Hypothesis:
-    roles, told = candidate.roles, candidate.told
+def _hypothesis(said: Said, shape: tuple[int, ...], gamma: Array | None, beta: Array | None) -> Hypothesis:
+    roles, told = said.candidate.roles, said.candidate.told
 
     def natural(carried: Carried | None, role: object, solved: Array, known: Array | None) -> Array | None:
         if carried is None:
@@ -126,7 +129,7 @@ def _hypothesis(candidate: Candidate, shape: tuple[int, ...], gamma: Array | Non
         return solved.reshape([shape[a] for a in carried])
 
     return Hypothesis(
-        "", "", candidate.spec(len(shape)), natural(roles.scale, roles.gamma, told.gamma, gamma),
+        "", "", said.spec, natural(roles.scale, roles.gamma, told.gamma, gamma),
         natural(roles.shift, roles.beta, told.beta, beta),
     )  # fmt: skip
 
@@ -154,17 +157,16 @@ def _fields(a: NormSpec, b: NormSpec) -> list[str]:
     return [n for n in names if getattr(a, n) != getattr(b, n)]
 
 
-def _beyond(first: Hypothesis, left: Sequence[Hypothesis], chosen: Candidate, shape: tuple[int, ...]) -> str:
+def _beyond(left: Sequence[Hypothesis], chosen: Candidate) -> str:
     """Say what would tell those that no input of this shape and these parameters tells."""
     count = len(left)
-    those = f"{count} of those looked at compute" if count > 1 else "one of those looked at computes"
-    said = f"{those} the same on any such input"
+    said = f"{count} compute{'s' * (count == 1)} the same on any such input"
     if isinstance(chosen.roles.gamma, Free) or isinstance(chosen.roles.beta, Free):
         return f"{said}: the layer's own gamma and beta would tell"
     return f"{said}: an input of another width, or a narrower type, would tell"
 
 
-def _notes(shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | None, beta: Array | None) -> list[str]:
+def _notes(shape: tuple[int, ...], chosen: Candidate | None, gamma: Array | None, beta: Array | None) -> list[str]:
     """Say what these arrays cannot tell whatever the norm is."""
     notes = []
     last = next(s for s in sharings(shape))
@@ -176,10 +178,9 @@ def _notes(shape: tuple[int, ...], chosen: Sequence[Candidate], gamma: Array | N
             f"{names} along axes {last.axes} cannot be solved for: each value is seen in {rows} "
             f"row{'s' * (rows != 1)}, and {unknowns + 1} are needed. Norms without them were tried."
         )
-    if chosen and isinstance(chosen[0].roles.gamma, Free):
-        c = chosen[0]
-        layout = c.sharing.layout(shape)
-        if {a for a in layout.kept if layout.split[a] > 1} <= set(chosen[0].roles.gamma.axes):
+    if chosen is not None and isinstance(chosen.roles.gamma, Free):
+        layout = chosen.sharing.layout(shape)
+        if {a for a in layout.kept if layout.split[a] > 1} <= set(chosen.roles.gamma.axes):
             notes.append(
                 "each gamma belongs to one set of statistics alone, so it takes up whatever epsilon, divisor and "
                 "spread are: they cannot be told without gamma."

@@ -30,13 +30,17 @@ GLANCE, LOOK, CHECK = 2048, 8192, 2**17
 LEADERS = 12
 # Where the first comes as near as NEAR, those beyond FAR are only worked out to have some runners-up to tell of.
 NEAR, FAR, LEAST = 0.01, 0.3, 4
+# So many that deal no groups are among them in any case.
+PLAIN = 6
+# Beside 1 and beside y's spread, a gamma or beta as near as this to none may be rounding.
+ABSENT = 1e-3
 # What rounding the output alone may cost, in units of the bound: half an ulp of a float32 is a quarter, and a bit for
 # sums. Below it no residual is a reason to prefer one spec to another.
 HALF_ULP = 0.27
 # Where nothing fits as it is, the nearest are tried with every way of rounding.
 NEAREST = 6
 # Epsilons, in units of the median square, at which sharings are ranked. Between them no gain is off by much.
-RANKED = (0.0, 0.1, 1.0, 10.0, 1e3)
+RANKED = (0.0, 0.1, 0.4, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +79,17 @@ class Candidate(NamedTuple):
         )  # fmt: skip
 
 
+class Said(NamedTuple):
+    """A candidate and its spec."""
+
+    spec: NormSpec
+    candidate: Candidate
+
+
 class Search(NamedTuple):
     """What was found: those that fit, the simplest first; the best of the others."""
 
-    fits: list[Candidate]
+    fits: list[Said]
     others: list[Candidate]
     kind: str
 
@@ -103,27 +114,47 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     ways = roundings(x.dtype.name)
     fits = _found(EXACT, leaders, looks, checks, x, others)
     if fits:
+        fewer = _with_less(fits, leaders, y)
         # those that fit as they are may fit with rounding too
         for way in ways:
+            fits += _found(way, fewer, looks, checks, x, [])
             more = _kept(looks, [c._replace(rounding=way) for c in fits if c.rounding is EXACT], x)
             fits += _kept(checks, more, x)
     else:
         places = {(c.sharing, c.told.measure.centered): c.told.residual for c in sorted(others, key=_far)[::-1]}
         nearest = sorted(leaders, key=lambda k: places.get((k.sharing, k.centered), math.inf))
-        near = [k for k in leaders if k in leaders[:NEAREST] or k in nearest[:NEAREST]]
+        near = [k for k in leaders if k in leaders[:NEAREST] or k in nearest[:NEAREST] or k in leaders[LEADERS:]]
         for way in ways:
             fits += _found(way, near, looks, checks, x, [])
-    fits = _ordered(fits, x.ndim)
-    while fits and not (first := _kept(partial(view_of, x, y, kind=kind), fits[:1], x)):
-        fits = fits[1:]
-    fits = [*first, *fits[1:]] if fits else []
-    kept = {(c.sharing, c.told.measure.centered) for c in fits}
+    ordered = _ordered(fits, x.shape)
+    while ordered and not (first := _kept(partial(view_of, x, y, kind=kind), [ordered[0].candidate], x)):
+        ordered = ordered[1:]
+    if ordered:
+        ordered[0] = Said(ordered[0].spec, first[0])
+    kept = {(c.sharing, c.told.measure.centered) for _, c in ordered}
     rest: dict[object, Candidate] = {}
     for c in sorted(others, key=_far):
         key = (c.sharing, c.told.measure.centered)
         if key not in kept and math.isfinite(c.told.residual):
             rest.setdefault(key, c)
-    return Search(fits, list(rest.values())[:5], kind)
+    return Search(ordered, list(rest.values())[:5], kind)
+
+
+def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
+    """Give the leaders of what fits without the parameters that come out as nearly none.
+
+    A beta of 1e-7 may be what a mean rounded to float32 left behind.
+    """
+    size = float(np.std(y.astype(np.float64)))
+    less: dict[int, Leader] = {}
+    for c in fits:
+        lost = [np.abs(c.told.beta).max() < ABSENT * size] if isinstance(c.roles.beta, Free) else []
+        lost += [np.abs(c.told.gamma - 1).max() < ABSENT] if isinstance(c.roles.gamma, Free) else []
+        for k in leaders if any(lost) else []:
+            if k.sharing == c.sharing and k.centered == c.told.measure.centered:
+                depth = next(d for d, level in enumerate(k.levels) if c.roles in level)
+                less[id(k)] = Leader(k.sharing, k.centered, k.levels[:depth])
+    return [k for k in less.values() if k.levels]
 
 
 def _far(c: Candidate) -> float:
@@ -165,7 +196,15 @@ def _leaders(x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | N
                 ranked.append((min(scores), place, not centered, Leader(sharing, centered, levels)))
     ranked.sort(key=lambda r: r[:3])
     far = FAR if ranked and ranked[0][0] < NEAR else math.inf
-    return [r[3] for k, r in enumerate(ranked[:LEADERS]) if k < LEAST or r[0] < far]
+    first = [r for k, r in enumerate(ranked[:LEADERS]) if k < LEAST or r[0] < far]
+    # beside a large epsilon every gain is nearly constant, and many ways to deal groups come as near as the truth
+    plain = [r for r in ranked if r[3].sharing.groups is None and r[0] < far][:PLAIN]
+    # where rounding blurs everything alike the usual ones are not left to chance
+    ndim, level = x.ndim, 3 * ranked[0][0] if ranked else 0.0
+    usual = {(ndim - 1,), tuple(range(1, ndim)), tuple(range(2, ndim)), (0, *range(2, ndim))}
+    plain += [r for r in ranked if r[3].sharing.groups is None and r[3].sharing.axes in usual and r[0] <= level]
+    chosen = first + [r for k, r in enumerate(plain) if r not in first and r not in plain[:k]]
+    return [r[3] for r in chosen]
 
 
 def _score(view: View, centered: bool, roles: Roles) -> float:
@@ -297,7 +336,7 @@ def _apart(way: Rounding, centered: bool, level: Sequence[Roles]) -> list[Measur
     return own[:1] if centered else [own[0], own[2]]
 
 
-def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
+def _ordered(fits: list[Candidate], shape: tuple[int, ...]) -> list[Said]:
     """Put the simplest first, of those that fit about as well as the best; and say each once."""
     if not fits:
         return []
@@ -313,8 +352,11 @@ def _ordered(fits: list[Candidate], ndim: int) -> list[Candidate]:
 
     once: dict[NormSpec, Candidate] = {}
     for c in sorted(fits, key=cost):
-        once.setdefault(c.spec(ndim), c)
-    return list(once.values())
+        once.setdefault(c.spec(len(shape)), c)
+    told = [Said(spec, c) for spec, c in once.items()]
+    # 6.4e-4 added to the sum of 64 squares is 1e-5 added to their mean: nobody meant the former
+    usual = [s for s in told if s.candidate.told.digits == 0]
+    return [s for s in told if s.candidate.told.digits == 0 or not any(s.spec.same_as(u.spec, shape) for u in usual)]
 
 
 def _carried(carried: Carried | None, ndim: int, axes: Any) -> Any:

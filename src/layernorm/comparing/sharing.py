@@ -66,8 +66,8 @@ def written(axes: tuple[int, ...], ndim: int) -> Axes:
 def sharings(shape: tuple[int, ...]) -> Iterator[Sharing]:
     """List them, the usual ones first: the last axes, then any axes, then groups of a channel axis.
 
-    >>> [s.axes for s in sharings((4, 8))]
-    [(1,), (0, 1), (0,)]
+    >>> [(s.axes, s.groups) for s in sharings((5, 3))]
+    [((1,), None), ((0, 1), None), ((0,), None)]
     """
     ndim = len(shape)
     long = [a for a, n in enumerate(shape) if n > 1]

@@ -95,8 +95,7 @@ def _tried(
         which = [k for k, t in enumerate(trials) if t.measure.centered is centered]
         if not which:
             continue
-        with np.errstate(all="ignore"):
-            below = denominators_of(view, [trials[k] for k in which])
+        below = denominators_of(view, [trials[k] for k in which])
         first, back, factor = distinct(view, below, gamma)
         kinds = [trials[which[k]].measure for k in first]
         result = fit_all(view, kinds, below[first], gamma, beta)
@@ -115,6 +114,7 @@ def _tried(
     return found, rough, best
 
 
+@np.errstate(all="ignore")  # the root of a variance that came out negative is NaN, and fits nothing
 def denominators_of(view: View, trials: Sequence[Trial]) -> Array:
     """Give the denominator of each trial, one after the other."""
     parts = []

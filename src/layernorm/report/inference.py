@@ -145,7 +145,9 @@ def differences(spec: NormSpec, others: Sequence[NormSpec]) -> list[str]:
         fields = groups.setdefault(key, {k: {} for k in said})
         for name, value in said.items():
             fields[name].setdefault(tuple(value) if isinstance(value, list) else value)
-    lines, told, rest = [], [], 0
+    lines: list[str] = []
+    told: list[tuple[str, ...]] = []
+    rest = 0
     for key in sorted(groups, key=len):
         smaller = [set(t) for t in told if set(t) < set(key)]
         if smaller and set().union(*smaller) == set(key):
