@@ -66,6 +66,7 @@ class Replay:
         expected, given = ACTIVATIONS[tap.activation](self.y), tap.output.astype(np.float64)
         allowed = self.bound + _rounding(tap.output.dtype.name) * np.abs(expected) + _smallest(tap.output.dtype.name)
         allowed = allowed + (np.abs(self.xhat) * tap.scale_step + tap.shift_step + tap.output_step) / 2
+        allowed = allowed + tap.coarse
         with np.errstate(all="ignore"):
             off = np.abs(given - expected) / allowed
         same = (given == expected) | (np.isnan(given) & np.isnan(expected))
