@@ -17,7 +17,7 @@ from layernorm.comparing.divergence import Tap, outcomes, replayed
 from layernorm.comparing.replay import replay
 from layernorm.models.model_file import Tensor
 from layernorm.models.norm_record import NormRecord
-from layernorm.runtimes import run, seeded_inputs
+from layernorm.runtimes import inputs_for, run, seeded_inputs
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
 GAMMA, BETA = np.linspace(0.5, 2, 48, dtype=np.float32), np.linspace(-1, 1, 48, dtype=np.float32)
@@ -164,6 +164,16 @@ def test_each_type_has_its_own_rounding(dtype):
     spec = replace(LAYER, stats_dtype="input")
     off = (wide * (1 + 100 * (float(two) - 1))).astype(dtype)
     assert outcome(Tap(x, layer(x)), Tap(x, off), record(spec=spec), record(spec=spec)).status == "introduces"
+
+
+def test_parameters_kept_in_a_narrower_type_may_be_rounded_to_it():
+    gamma = np.linspace(0.5, 2, 48).astype(np.float32) * np.float32(1.0004)
+    x, rounded = rows(), gamma.astype(np.float16)
+    a, b = record(scale=gamma), record(scale=rounded)
+    tap = Tap(x, layer(x, gamma=rounded.astype(np.float32)))
+    assert outcome(Tap(x, layer(x, gamma=gamma)), tap, a, b).status == "equal"
+    off = Tap(x, layer(x, gamma=gamma * np.float32(1.001)))  # two of float16's half ulps
+    assert outcome(Tap(x, layer(x, gamma=gamma)), off, a, b).status == "introduces"
 
 
 def test_parameters_kept_as_integers_may_be_half_a_step_off():
@@ -453,6 +463,21 @@ def test_the_norm_with_another_epsilon_introduces_and_the_next_propagates(tmp_pa
 def test_float16_in_either_form_is_no_difference(tmp_path):
     found = compared(tmp_path, chain(dtype=np.float16), chain(fused=False, dtype=np.float16), (False, False))
     assert "introduces" not in {o.status for o in found}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_conversion_to_float16_introduces_nothing(tmp_path, fused):
+    seen = [
+        ln.inspect(save(tmp_path, chain(fused=fused, dtype=dtype), f"{dtype.__name__}.onnx"))
+        for dtype in (np.float32, np.float16)
+    ]
+    inputs = seeded_inputs(seen[0].model)
+    taps = [run(s.model, s.norms, inputs_for(s.model, inputs), optimized=False).taps for s in seen]
+    pairs = [Pair(x, y) for x, y in zip(seen[0].norms, seen[1].norms, strict=True)]
+    found = outcomes(pairs, *taps)
+    assert "introduces" not in {o.status for o in found}
+    assert 1e-5 < max(o.error for o in found) < 1e-2
+    assert {o.status for o in replayed(pairs, taps[1], "b")} == {"agrees-on-replay"}
 
 
 def quantized(wrong=False):
