@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 from onnx_files import constants, model, save
@@ -15,7 +17,7 @@ from layernorm.comparing.divergence import Tap, outcomes, replayed
 from layernorm.comparing.replay import replay
 from layernorm.models.model_file import Tensor
 from layernorm.models.norm_record import NormRecord
-from layernorm.runtimes import run, seeded_inputs
+from layernorm.runtimes import inputs_for, run, seeded_inputs
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
 GAMMA, BETA = np.linspace(0.5, 2, 48, dtype=np.float32), np.linspace(-1, 1, 48, dtype=np.float32)
@@ -162,6 +164,16 @@ def test_each_type_has_its_own_rounding(dtype):
     spec = replace(LAYER, stats_dtype="input")
     off = (wide * (1 + 100 * (float(two) - 1))).astype(dtype)
     assert outcome(Tap(x, layer(x)), Tap(x, off), record(spec=spec), record(spec=spec)).status == "introduces"
+
+
+def test_parameters_kept_in_a_narrower_type_may_be_rounded_to_it():
+    gamma = np.linspace(0.5, 2, 48).astype(np.float32) * np.float32(1.0004)
+    x, rounded = rows(), gamma.astype(np.float16)
+    a, b = record(scale=gamma), record(scale=rounded)
+    tap = Tap(x, layer(x, gamma=rounded.astype(np.float32)))
+    assert outcome(Tap(x, layer(x, gamma=gamma)), tap, a, b).status == "equal"
+    off = Tap(x, layer(x, gamma=gamma * np.float32(1.001)))  # two of float16's half ulps
+    assert outcome(Tap(x, layer(x, gamma=gamma)), off, a, b).status == "introduces"
 
 
 def test_parameters_kept_as_integers_may_be_half_a_step_off():
@@ -390,7 +402,7 @@ def test_sums_of_like_values_round_to_one_side():
 # -- with a runtime ---------------------------------------------------------------------------------------
 
 
-def chain(eps=1e-5, fused=True, dtype=np.float32):
+def chain(eps=1e-5, fused=True, dtype=np.float32, opset=17):
     """Three norms with a matrix product between; the second has the epsilon that is asked for."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     numbers = {"w": np.random.default_rng(1).standard_normal((4, 4)).astype(dtype), "two": np.array(2, dtype)}
@@ -416,7 +428,13 @@ def chain(eps=1e-5, fused=True, dtype=np.float32):
         value = f"h{i}" if i < 2 else "y"
         nodes.append(helper.make_node("MatMul", [out, "w"], [value]))
     ends = [helper.make_tensor_value_info(n, kind, ["n", 3, 4]) for n in "xy"]
-    return model(nodes, constants(**numbers), inputs=ends[:1], outputs=ends[1:])
+    if opset >= 18:
+        numbers["last"] = np.array([-1])
+        for node in nodes:
+            if node.op_type == "ReduceMean":
+                del node.attribute[:]
+                node.input.append("last")
+    return model(nodes, constants(**numbers), inputs=ends[:1], outputs=ends[1:], opset=opset)
 
 
 def compared(tmp_path, a, b, optimized=(True, True)):
@@ -445,6 +463,21 @@ def test_the_norm_with_another_epsilon_introduces_and_the_next_propagates(tmp_pa
 def test_float16_in_either_form_is_no_difference(tmp_path):
     found = compared(tmp_path, chain(dtype=np.float16), chain(fused=False, dtype=np.float16), (False, False))
     assert "introduces" not in {o.status for o in found}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_conversion_to_float16_introduces_nothing(tmp_path, fused):
+    seen = [
+        ln.inspect(save(tmp_path, chain(fused=fused, dtype=dtype), f"{dtype.__name__}.onnx"))
+        for dtype in (np.float32, np.float16)
+    ]
+    inputs = seeded_inputs(seen[0].model)
+    taps = [run(s.model, s.norms, inputs_for(s.model, inputs), optimized=False).taps for s in seen]
+    pairs = [Pair(x, y) for x, y in zip(seen[0].norms, seen[1].norms, strict=True)]
+    found = outcomes(pairs, *taps)
+    assert "introduces" not in {o.status for o in found}
+    assert 1e-5 < max(o.error for o in found) < 1e-2
+    assert {o.status for o in replayed(pairs, taps[1], "b")} == {"agrees-on-replay"}
 
 
 def quantized(wrong=False):
@@ -498,6 +531,58 @@ def test_eight_bits_with_their_scale_introduce_nothing(tmp_path, optimized):
     found = compared(tmp_path, chain(), quantized(), (optimized, optimized))
     assert [o.status for o in found] == ["propagates"] * 3
     assert 1e-3 < max(o.error for o in found) < 0.3
+
+
+def rounded_each(proto, inputs, bits=8):
+    """The chain of loose operations with every result rounded to integers, of a scale that its values have."""
+    names = [node.output[0] for node in proto.graph.node]
+    wide = onnx.ModelProto.FromString(proto.SerializeToString())
+    wide.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n != "y")
+    seen = dict(zip(names, onnxruntime.InferenceSession(wide.SerializeToString()).run(names, inputs), strict=True))
+    nodes, numbers, kind = [], {}, np.int8 if bits == 8 else np.int16
+    for node in proto.graph.node:
+        out = node.output[0]
+        step = np.abs(seen[out]).max() / np.iinfo(kind).max
+        numbers |= {f"{out}_step": np.float32(step), f"{out}_zero": kind(0)}
+        more = [f"{out}_step", f"{out}_zero"]
+        nodes += [
+            helper.make_node(
+                node.op_type, node.input, [f"{out}_f"],
+                **{a.name: helper.get_attribute_value(a) for a in node.attribute},
+            ),
+            helper.make_node("QuantizeLinear", [f"{out}_f", *more], [f"{out}_q"]),
+            helper.make_node("DequantizeLinear", [f"{out}_q", *more], [out]),
+        ]  # fmt: skip
+    return model(nodes, [*proto.graph.initializer, *constants(**numbers)], opset=21)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("optimized", [False, True])
+def test_integers_inside_a_norm_introduce_nothing(tmp_path, bits, optimized):
+    a = chain(fused=False, opset=21)
+    inputs = seeded_inputs(ln.inspect(save(tmp_path, a)).model)
+    found = compared(tmp_path, a, rounded_each(a, inputs, bits), (optimized, optimized))
+    assert "introduces" not in {o.status for o in found}, found
+    assert max(o.error for o in found) > 1e-5
+
+
+def gamma_reversed():
+    wrong = chain(fused=False, opset=21)
+    weight = next(t for t in wrong.graph.initializer if t.name == "n1.weight")
+    weight.raw_data = np.frombuffer(weight.raw_data, np.float32)[::-1].tobytes()
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("bits", "wrong"),
+    [(8, gamma_reversed), (16, gamma_reversed), (16, lambda: chain(eps=0.01, fused=False, opset=21))],
+    ids=["8 gamma", "16 gamma", "16 epsilon"],
+)
+def test_a_fault_among_integers_inside_a_norm_is_found(tmp_path, bits, wrong):
+    a = chain(fused=False, opset=21)
+    inputs = seeded_inputs(ln.inspect(save(tmp_path, a)).model)
+    found = compared(tmp_path, a, rounded_each(wrong(), inputs, bits))
+    assert [o.status == "introduces" for o in found] == [False, True, False]
 
 
 def test_a_fault_among_eight_bits_is_found(tmp_path):

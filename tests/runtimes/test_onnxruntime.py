@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file taps norms in ONNX Runtime and works their inputs and outputs out by hand."""
 
+import resource
 import tempfile
 
 import ml_dtypes
@@ -106,6 +107,35 @@ def test_weights_beside_the_model_are_found_and_not_copied(tmp_path, monkeypatch
     inside = taps_of(*looked_into(save(tmp_path, two_norms(), "whole.onnx")), inputs)
     assert all(np.array_equal(beside[name].output, inside[name].output) for name in inside)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all.bin", "model.onnx", "weights", "whole.onnx"]
+
+
+def test_more_than_two_gigabytes_beside_the_model_are_not_copied(tmp_path):
+    rows, columns = 2**20, 640
+    with (tmp_path / "table.bin").open("wb") as file:
+        file.truncate(rows * columns * 4)  # zeros that take no place
+    table = TensorProto(
+        name="table", data_type=TensorProto.FLOAT, dims=(rows, columns), data_location=TensorProto.EXTERNAL
+    )
+    table.external_data.add(key="location", value="table.bin")
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["row"]),
+        helper.make_node("Add", ["row", "x"], ["h"]),
+        helper.make_node("LayerNormalization", ["h", "n.weight"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, ["b", "s"]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", columns]),
+    ]
+    weight = constants(n__weight=np.ones(columns, np.float32))
+    proto = model(nodes, [table, *weight], inputs=ends, outputs=[onnx.ValueInfoProto(name="y")])
+    read, norms = looked_into(save(tmp_path, proto))
+    inputs = seeded_inputs(read)
+    assert inputs["ids"].max() > 2**19
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (tap,) = taps_of(read, norms, inputs).values()
+    assert np.array_equal(tap.input, inputs["x"])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: 1 GiB
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "table.bin"]
 
 
 @pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])

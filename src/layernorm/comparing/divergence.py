@@ -68,6 +68,15 @@ def outcomes(pairs: Sequence[Paired], taps_a: Mapping[str, Tap], taps_b: Mapping
     Args:
         pairs: each with a record `a` and a record `b`.
         taps_a, taps_b: by the records' names; a pair of which one is absent is `not-run`.
+
+    >>> from types import SimpleNamespace
+    >>> from layernorm.spec.norm_spec import NormSpec
+    >>> record = NormRecord("n", "", "fused", NormSpec(), {})
+    >>> x = np.array([[1.0, 2.0, 3.0, 4.0]])
+    >>> right, wrong = Tap(x, (x - 2.5) / np.sqrt(1.25 + 1e-5)), Tap(x, (x - 2.5) / np.sqrt(1.25 + 1e-3))
+    >>> (found,) = outcomes([SimpleNamespace(a=record, b=record)], {"n": right}, {"n": wrong})
+    >>> found.status, round(found.error, 5)
+    ('introduces', 0.00053)
     """
     return [_outcome(pair, taps_a.get(pair.a.name), taps_b.get(pair.b.name)) for pair in pairs]
 

@@ -10,6 +10,7 @@ ulp of 1 in the type of the statistics, the error allowed to an element is the s
     √n·u·|γ·x̂|·(1 + (m² + σ²)/D²)    the sum of squares; its second part where E[x²] − E[x]² may be what is computed
     4u·|γ|·(|x| + |m|)/D             for stored statistics instead of both: they are applied as x·(γ/D) + (β − m·γ/D)
     half an ulp of the output's type at y, and of x's type at γ·x̂ where x̂ is rounded before γ
+    half an ulp of γ and of β in the narrower type, where the two sides keep them in different ones
 
 The sums' parts are there because others add in float32, from left to right if they like: n·u is the worst case, and
 √n·u what rounding errors that do not conspire come to (Higham and Mary, A New Approach to Probabilistic Rounding Error
@@ -66,6 +67,7 @@ class Replay:
         expected, given = ACTIVATIONS[tap.activation](self.y), tap.output.astype(np.float64)
         allowed = self.bound + _rounding(tap.output.dtype.name) * np.abs(expected) + _smallest(tap.output.dtype.name)
         allowed = allowed + (np.abs(self.xhat) * tap.scale_step + tap.shift_step + tap.output_step) / 2
+        allowed = allowed + tap.coarse
         with np.errstate(all="ignore"):
             off = np.abs(given - expected) / allowed
         same = (given == expected) | (np.isnan(given) & np.isnan(expected))
@@ -100,6 +102,9 @@ def replay(record: NormRecord, x: Array, like: NormRecord | None = None) -> Repl
     with np.errstate(all="ignore"):
         xhat = row.numerator / row.denominator
         bound = _bound(rows, row, xhat, spec, (like or record).spec, x.dtype.name, gamma, beta)
+        if like is not None:
+            bound = bound + _apart(record.scale, like.scale) * np.abs(xhat if gamma is None else xhat * gamma.per_row())
+            bound = bound + _apart(record.shift, like.shift) * np.abs(beta.per_row() if beta is not None else 0.0)
     return Replay(layout.array_of(y), layout.array_of(xhat), layout.array_of(bound))
 
 
@@ -152,6 +157,13 @@ def _stored(name: str, tensor: Tensor | None, layout: Layout) -> Array:
         raise SpecError(f"the stored {name} is not in the file.")
     values, plain = tensor.values().astype(np.float64), tuple(layout.split[a] for a in layout.kept)
     return layout.given(name, values.reshape(plain) if values.size == math.prod(plain) else values)
+
+
+def _apart(one: Tensor | None, other: Tensor | None) -> float:
+    """Give the rounding of the narrower type if two parameters are kept in different ones, as after a conversion."""
+    if one is None or other is None or one.dtype == other.dtype:
+        return 0.0
+    return max(_rounding(one.dtype), _rounding(other.dtype))
 
 
 def _rounding(dtype: str) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from layernorm.models.model_file import ModelFile
 from layernorm.models.norm_record import NormRecord
 from layernorm.runtimes.inputs import inputs_for, seeded_inputs
-from layernorm.runtimes.quantized import step_of
+from layernorm.runtimes.quantized import coarseness, step_of, steps_in
 from layernorm.runtimes.tap import Run, Tap
 from layernorm.spec.errors import UnsupportedError
 
@@ -77,7 +77,10 @@ def run(
     if why := module.refuses(model):
         raise UnsupportedError(f"{model.path} cannot be run: {why}.", model.path)
     done: Run = module.run(model, norms, inputs, optimized)
-    taps = {norm.name: _with_steps(done.taps[norm.name], norm, model) for norm in norms if norm.name in done.taps}
+    steps = {**steps_in(model.graph), **done.steps}
+    taps = {
+        norm.name: _with_steps(done.taps[norm.name], norm, model, steps) for norm in norms if norm.name in done.taps
+    }
     return replace(done, taps=taps)
 
 
@@ -99,5 +102,8 @@ def _chosen(model: ModelFile) -> tuple[str | None, str | None]:
     return None, why or f"nothing here runs the format {model.format}"
 
 
-def _with_steps(tap: Tap, norm: NormRecord, model: ModelFile) -> Tap:
-    return tap._replace(scale_step=step_of(norm.scale, model), shift_step=step_of(norm.shift, model))
+def _with_steps(tap: Tap, norm: NormRecord, model: ModelFile, steps: Mapping[str, float]) -> Tap:
+    return tap._replace(
+        scale_step=step_of(norm.scale, model), shift_step=step_of(norm.shift, model),
+        coarse=coarseness(norm, model, tap.input, steps),
+    )  # fmt: skip

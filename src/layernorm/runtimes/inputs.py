@@ -52,6 +52,10 @@ def seeded_inputs(model: ModelFile) -> dict[str, NDArray[Any]]:
     Attention masks are ones, token types zeros, positions count. Open lengths are 2 for the first axis, 64 for an
     image's height and width, else 8, and equal where the file gives them one name.
 
+    >>> graph = Graph([], {}, {"x": ("float32", (None, None, 4))}, ())
+    >>> seeded_inputs(ModelFile("m.tflite", "tflite", {}, graph=graph))["x"].shape
+    (2, 8, 4)
+
     Raises:
         UnsupportedError: the signature does not say enough.
     """

@@ -61,7 +61,9 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
             continue
         (x, _), (y, step) = (_meant(session.get_tensor(details[end]["index"]), details[end]) for end in ends)
         taps[norm.name] = Tap(x, y, activation, output_step=step)
-    return Run(taps, missing, f"ai-edge-litert {metadata.version('ai-edge-litert')}")
+    # a kernel for integers rounds twice: the product by a scale, and the result
+    steps = {name: 2 * scale for name, said in details.items() if (scale := float(said["quantization"][0]))}
+    return Run(taps, missing, steps, f"ai-edge-litert {metadata.version('ai-edge-litert')}")
 
 
 def _stored(value: NDArray[Any], said: Mapping[str, Any]) -> NDArray[Any]:

@@ -58,7 +58,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
         else:
             missing[name] = "what goes in or comes out is no tensor"
     said = f"onnxruntime {onnxruntime.__version__}, graph optimization {'on' if optimized else 'off'}"
-    return Run(taps, missing, said)
+    return Run(taps, missing, runtime=said)
 
 
 def read(model: ModelFile) -> ModelProto:

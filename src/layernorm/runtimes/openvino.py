@@ -49,7 +49,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
     for name, pair in ends.items():
         x, y = (values[end] if end in values else inputs[end] for end in pair)
         taps[name] = Tap(x, y, activations[name])
-    return Run(taps, missing, f"openvino {openvino.__version__}")
+    return Run(taps, missing, runtime=f"openvino {openvino.__version__}")
 
 
 def _ends(

@@ -27,6 +27,8 @@ class Tap(NamedTuple):
     scale_step: float = 0.0
     shift_step: float = 0.0
     output_step: float = 0.0
+    coarse: NDArray[Any] | float = 0.0
+    """How far rounding to integers inside the norm may move each value of the output."""
 
 
 @dataclass(frozen=True)
@@ -35,5 +37,7 @@ class Run:
 
     taps: Mapping[str, Tap]
     missing: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """The values that the runtime kept as integers, each with the distance between neighbours."""
     runtime: str = ""
     """The runtime and its version, for people."""

@@ -65,7 +65,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
         for norm in norms
         if norm.name not in taps
     }
-    return Run(taps, missing, f"torch {torch.__version__}")
+    return Run(taps, missing, runtime=f"torch {torch.__version__}")
 
 
 def _is_script(path: str) -> bool:

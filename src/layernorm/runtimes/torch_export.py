@@ -99,7 +99,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
         if call.input in kept and call.output in kept
     }
     missing = {norm.name: "no value of the program is its input or output" for norm in norms if norm.name not in taps}
-    return Run(taps, missing, f"torch {torch.__version__}, operator by operator")
+    return Run(taps, missing, runtime=f"torch {torch.__version__}, operator by operator")
 
 
 def _results(torch: Any, node: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
