@@ -51,7 +51,7 @@ OTHER = NormRecord(
 )  # fmt: skip
 RISK = Finding("eps-lost", "minor", BERT.name, "it is lost.", "find it.", {"eps": 1e-12, "worst": float("inf")})
 FOUND = Found(
-    [BERT, OTHER], [Unidentified("node[3]", "the axes are not constant.")], [RISK, replace(RISK, norm="x")],
+    [BERT, OTHER], [Unidentified("node[3]", "the axes are not constant.")], [RISK, replace(RISK, a="x")],
 )  # fmt: skip
 MODEL = ModelFile("model.onnx", "onnx", {})
 

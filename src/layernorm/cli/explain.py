@@ -47,8 +47,8 @@ def page_of(code: str) -> str:
     Raises:
         NotFoundError: there is none.
 
-    >>> print(page_of("ddof"))
-    ddof: the variance divides by n − ddof.
+    >>> print(page_of("shift_axes"))
+    shift_axes: the same for beta.
     """
     variants, fields = {row.name: row for row in ROWS}, _fields()
     if code in variants:

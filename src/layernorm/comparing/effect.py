@@ -83,7 +83,8 @@ class Effect:
         made = {
             "ordinary": ordinary,
             "nearly constant": 1 + spread * random.standard_normal(shape),
-            "far from zero": 100 + random.standard_normal(shape),
+            # 16 bits hold no deviation of 1 about a thousand
+            "far from zero": (1000 if self.dtype in ("float32", "float64") else 100) + random.standard_normal(shape),
             "tiny": 1e-4 * ordinary,
         }
         if self.dtype == "float16":

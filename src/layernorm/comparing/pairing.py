@@ -162,8 +162,8 @@ def _plain(record: NormRecord) -> str:
     before = ""
     while before != name:
         before, name = name, _LAST.sub("", _WRAPPERS.sub("", name))
-    # Keras and TensorFlow count what they name twice from the second on
-    return re.sub(r"(?<=[a-z])_(\d+)", r".\1", name)
+    # TensorFlow writes layer_0 where others write layer.0
+    return re.sub(r"\b(layer|layers|block|blocks|stage)_(\d+)", r"\1.\2", name)
 
 
 class _Role:
