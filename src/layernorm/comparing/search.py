@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 # How many values are looked at: to rank all sharings, to solve for epsilon, to check whatever fits. The sets with the
 # least and the greatest spread are among them, and the first answer is checked on all values.
-GLANCE, LOOK, CHECK = 2048, 8192, 2**17
+GLANCE, LOOK, CHECK = 2048, 4096, 2**17
 # Of the ranked sharings this many are worked out; the right one was among the first 3 in 2 000 draws.
 LEADERS = 12
 # Where the first comes as near as NEAR, those beyond FAR are only worked out to have some runners-up to tell of.
@@ -141,19 +141,22 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
 
 
 def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
-    """Give the leaders of what fits without the parameters that come out as nearly none.
+    """Give the leaders of what fits, without the parameters that come out as nearly none, or with fewer numbers.
 
-    A beta of 1e-7 may be what a mean rounded to float32 left behind.
+    A beta of 1e-7 may be what a mean rounded to float32 left behind, and one for each of many values takes up more.
     """
     size = float(np.std(y.astype(np.float64)))
     less: dict[int, Leader] = {}
     for c in fits:
         lost = [np.abs(c.told.beta).max() < ABSENT * size] if isinstance(c.roles.beta, Free) else []
         lost += [np.abs(c.told.gamma - 1).max() < ABSENT] if isinstance(c.roles.gamma, Free) else []
-        for k in leaders if any(lost) else []:
+        many = any(isinstance(p, tuple) and len(p) > 1 for p in (c.roles.scale, c.roles.shift))
+        for k in leaders if any(lost) or many else []:
             if k.sharing == c.sharing and k.centered == c.told.measure.centered:
                 depth = next(d for d, level in enumerate(k.levels) if c.roles in level)
-                less[id(k)] = Leader(k.sharing, k.centered, k.levels[:depth])
+                along_one = [r for r in k.levels[depth] if many and r.scale != c.roles.scale]
+                levels = (k.levels[:depth] if any(lost) else []) + ([along_one] if along_one else [])
+                less[id(k)] = Leader(k.sharing, k.centered, levels)
     return [k for k in less.values() if k.levels]
 
 
