@@ -34,6 +34,8 @@ NEAR, FAR, LEAST = 0.01, 0.3, 4
 PLAIN = 6
 # Beside 1 and beside y's spread, a gamma or beta as near as this to none may be rounding.
 ABSENT = 1e-3
+# Nobody writes an epsilon of more digits, so one that has them speaks for rounding.
+MOST_WRITTEN = 2
 # What rounding the output alone may cost, in units of the bound: half an ulp of a float32 is a quarter, and a bit for
 # sums. Below it no residual is a reason to prefer one spec to another.
 HALF_ULP = 0.27
@@ -114,7 +116,7 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     ways = roundings(x.dtype.name)
     fits = _found(EXACT, leaders, looks, checks, x, others)
     if fits:
-        fewer = _with_less(fits, leaders, y)
+        fewer = _with_less(fits, leaders, y) + _odd(fits)
         # those that fit as they are may fit with rounding too
         for way in ways:
             fits += _found(way, fewer, looks, checks, x, [])
@@ -138,6 +140,12 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
         if key not in kept and math.isfinite(c.told.residual):
             rest.setdefault(key, c)
     return Search(ordered, list(rest.values())[:5], kind)
+
+
+def _odd(fits: Sequence[Candidate]) -> list[Leader]:
+    """Give what fits with an epsilon that nobody uses: with rounding it may be one that somebody does."""
+    odd = dict.fromkeys((c.sharing, c.told.measure.centered, c.roles) for c in fits if c.told.digits > MOST_WRITTEN)
+    return [Leader(sharing, centered, [[roles]]) for sharing, centered, roles in odd]
 
 
 def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
@@ -349,7 +357,8 @@ def _ordered(fits: list[Candidate], shape: tuple[int, ...]) -> list[Said]:
         e = c.told
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0
         return (
-            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), c.rounding.rank, e.digits,
+            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), e.digits > MOST_WRITTEN, c.rounding.rank,
+            e.digits,
             c.sharing.groups is not None, MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
         )  # fmt: skip
 
