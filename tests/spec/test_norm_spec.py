@@ -361,3 +361,10 @@ def test_a_document_that_contradicts_itself_is_refused_in_words():
         "a spec's document lacks ['eps'] and has ['epsilon'] too many; "
         'write every field of NormSpec, "unknown" where the source is silent.'
     )
+
+
+def test_an_epsilon_on_the_sum_of_a_group_is_divided_by_the_size_of_the_group():
+    group = NormSpec(axes=("1:",), channel_axis=1, groups=2, group_order="blocked", eps=1e-5)
+    # 6 channels in 2 groups of 3, 4 places each: 12 values share a set
+    assert group.same_as(replace(group, eps=12e-5, eps_at="sum"), (5, 6, 4))
+    assert not group.same_as(replace(group, eps=24e-5, eps_at="sum"), (5, 6, 4))

@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 # How many values are looked at: to rank all sharings, to solve for epsilon, to check whatever fits. The sets with the
 # least and the greatest spread are among them, and the first answer is checked on all values.
-GLANCE, LOOK, CHECK = 2048, 8192, 2**17
+GLANCE, LOOK, CHECK = 2048, 4096, 2**17
 # Of the ranked sharings this many are worked out; the right one was among the first 3 in 2 000 draws.
 LEADERS = 12
 # Where the first comes as near as NEAR, those beyond FAR are only worked out to have some runners-up to tell of.
@@ -34,6 +34,8 @@ NEAR, FAR, LEAST = 0.01, 0.3, 4
 PLAIN = 6
 # Beside 1 and beside y's spread, a gamma or beta as near as this to none may be rounding.
 ABSENT = 1e-3
+# Nobody writes an epsilon of more digits, so one that has them speaks for rounding.
+MOST_WRITTEN = 2
 # What rounding the output alone may cost, in units of the bound: half an ulp of a float32 is a quarter, and a bit for
 # sums. Below it no residual is a reason to prefer one spec to another.
 HALF_ULP = 0.27
@@ -114,7 +116,7 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     ways = roundings(x.dtype.name)
     fits = _found(EXACT, leaders, looks, checks, x, others)
     if fits:
-        fewer = _with_less(fits, leaders, y)
+        fewer = _with_less(fits, leaders, y) + _odd(fits)
         # those that fit as they are may fit with rounding too
         for way in ways:
             fits += _found(way, fewer, looks, checks, x, [])
@@ -140,20 +142,29 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     return Search(ordered, list(rest.values())[:5], kind)
 
 
-def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
-    """Give the leaders of what fits without the parameters that come out as nearly none.
+def _odd(fits: Sequence[Candidate]) -> list[Leader]:
+    """Give what fits with an epsilon that nobody uses: with rounding it may be one that somebody does."""
+    odd = dict.fromkeys((c.sharing, c.told.measure.centered, c.roles) for c in fits if c.told.digits > MOST_WRITTEN)
+    return [Leader(sharing, centered, [[roles]]) for sharing, centered, roles in odd]
 
-    A beta of 1e-7 may be what a mean rounded to float32 left behind.
+
+def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
+    """Give the leaders of what fits, without the parameters that come out as nearly none, or with fewer numbers.
+
+    A beta of 1e-7 may be what a mean rounded to float32 left behind, and one for each of many values takes up more.
     """
     size = float(np.std(y.astype(np.float64)))
     less: dict[int, Leader] = {}
     for c in fits:
         lost = [np.abs(c.told.beta).max() < ABSENT * size] if isinstance(c.roles.beta, Free) else []
         lost += [np.abs(c.told.gamma - 1).max() < ABSENT] if isinstance(c.roles.gamma, Free) else []
-        for k in leaders if any(lost) else []:
+        many = any(isinstance(p, tuple) and len(p) > 1 for p in (c.roles.scale, c.roles.shift))
+        for k in leaders if any(lost) or many else []:
             if k.sharing == c.sharing and k.centered == c.told.measure.centered:
                 depth = next(d for d, level in enumerate(k.levels) if c.roles in level)
-                less[id(k)] = Leader(k.sharing, k.centered, k.levels[:depth])
+                along_one = [r for r in k.levels[depth] if many and r.scale != c.roles.scale]
+                levels = (k.levels[:depth] if any(lost) else []) + ([along_one] if along_one else [])
+                less[id(k)] = Leader(k.sharing, k.centered, levels)
     return [k for k in less.values() if k.levels]
 
 
@@ -346,7 +357,8 @@ def _ordered(fits: list[Candidate], shape: tuple[int, ...]) -> list[Said]:
         e = c.told
         usual = USUAL.index(e.eps) if e.eps in USUAL else 0
         return (
-            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), c.rounding.rank, e.digits,
+            e.residual > max(1.2 * least, HALF_ULP), _solved_for(c), e.digits > MOST_WRITTEN, c.rounding.rank,
+            e.digits,
             c.sharing.groups is not None, MEASURES.index(e.measure), len(c.sharing.axes), PLACES.index(e.place), usual,
         )  # fmt: skip
 

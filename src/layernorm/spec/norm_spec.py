@@ -272,7 +272,7 @@ class NormSpec:
                     if said[name] == "group":
                         said[name] = (spec.channel_axis,) if spec.groups == channels else ()
                 said |= {"groups": None, "channel_axis": None, "group_order": None}
-        size = math.prod(shape[a] for a in axes)
+        size = math.prod(shape[a] for a in axes) // (said["groups"] if isinstance(said["groups"], int) else 1)
         if said["eps_at"] == "sum" and spec.spread in ("std", "rms") and isinstance(spec.eps, float):
             divisor = size - (spec.ddof if spec.spread == "std" and isinstance(spec.ddof, int) else 0)
             # 12 digits: eps·n / n need not come back to the last bit
