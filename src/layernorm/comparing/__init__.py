@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""This package says whether two models agree in their norms, and where they do not, why."""
+"""This package says whether two models agree, which norm differs first, and which norm turns one array into another."""
