@@ -9,7 +9,7 @@ import fuzz_cases
 import pytest
 
 # 5 to 10 ms a file; the others find norms by their numbers, or fork for each file and import Keras to make the first.
-QUICK, SLOW = ("safetensors", "gguf", "torch_zip", "torch_legacy"), ("onnx", "tflite", "keras", "h5")
+QUICK, SLOW = ("safetensors", "gguf", "torch_zip", "torch_export", "torch_legacy"), ("onnx", "tflite", "keras", "h5")
 
 
 @pytest.mark.parametrize("kind", (*SLOW, *QUICK))
