@@ -12,7 +12,7 @@ help:
 	@echo "make test   run the tests; fetches 32 MB of real models, once"
 	@echo "make test-models  fetch all real models, 145 MB, and look into them"
 	@echo "make infer-draws  ask infer about 2 000 drawn norms, about an hour"
-	@echo "make fuzz   inspect 90 000 damaged model files, about an hour"
+	@echo "make fuzz   inspect 100 000 damaged model files, about an hour"
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
 	@echo "make bench  time every operation against every installed peer, about seven minutes"

@@ -160,6 +160,15 @@ def torch_zip_seeds():
     yield {"model.pt": out.getvalue()}
 
 
+def torch_export_seeds():
+    import torch
+
+    nn, out = torch.nn, io.BytesIO()
+    net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.RMSNorm(8), nn.GroupNorm(2, 8), nn.BatchNorm1d(8)).eval()
+    torch.export.save(torch.export.export(net, (torch.ones(3, 4),)), out)
+    yield {"model.pt2": out.getvalue()}
+
+
 def keras_seeds(suffix):
     import tempfile
 
@@ -222,6 +231,7 @@ SEEDS = {
     "gguf": gguf_seeds,
     "torch_zip": torch_zip_seeds,
     "torch_legacy": lambda: torch_seeds(_use_new_zipfile_serialization=False),
+    "torch_export": torch_export_seeds,
     "keras": lambda: keras_seeds("keras"),
     "h5": lambda: keras_seeds("h5"),
     "tflite": tflite_seeds,

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: MIT
 """This file taps norms in ONNX Runtime and works their inputs and outputs out by hand."""
 
+import os
 import resource
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 
 import ml_dtypes
 import numpy as np
@@ -91,6 +96,34 @@ def test_the_file_is_not_changed_and_nothing_is_left_behind(tmp_path, monkeypatc
         taps_of(read, norms, seeded_inputs(read))
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["aside", "model.onnx"]
+
+
+FOREVER = """
+import sys
+import layernorm as ln
+from layernorm.runtimes import seeded_inputs, taps_of
+seen = ln.inspect(sys.argv[1])
+inputs = seeded_inputs(seen.model)
+print("running", flush=True)
+while True:
+    taps_of(seen.model, seen.norms, inputs)
+"""
+
+
+def test_a_process_that_is_stopped_from_the_keyboard_leaves_nothing_behind(tmp_path):
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    onnx.save(two_norms(), tmp_path / "model.onnx", save_as_external_data=True, location="all.bin", size_threshold=0)
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", FOREVER, tmp_path / "model.onnx"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | {"TMPDIR": str(aside)}, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout.readline() == "running\n"
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+        assert sorted(p.name for p in tmp_path.rglob("*")) == ["all.bin", "aside", "model.onnx"]
 
 
 def test_weights_beside_the_model_are_found_and_not_copied(tmp_path, monkeypatch):

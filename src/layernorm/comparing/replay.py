@@ -6,17 +6,17 @@ With n values a set of statistics, x̂ the exact normalized value, D the denomin
 ulp of 1 in the type of the statistics, the error allowed to an element is the sum of
 
     4u·(|γ·x̂| + |γ|·ρ + |β|)         what this package promises for itself (docs/numerics.md)
-    √n·u·|γ|·mean|x|/D               the sum for the mean, where one is taken off
-    √n·u·|γ·x̂|·(1 + (m² + σ²)/D²)    the sum of squares; its second part where E[x²] − E[x]² may be what is computed
+    s·u·|γ|·mean|x|/D                the sum for the mean, where one is taken off
+    s·u·|γ·x̂|·(1 + (m² + σ²)/D²)     the sum of squares; its second part where E[x²] − E[x]² may be what is computed
     4u·|γ|·(|x| + |m|)/D             for stored statistics instead of both: they are applied as x·(γ/D) + (β − m·γ/D)
     half an ulp of the output's type at y, and of x's type at γ·x̂ where x̂ is rounded before γ
     half an ulp of γ and of β in the narrower type, where the two sides keep them in different ones
 
-The sums' parts are there because others add in float32, from left to right if they like: n·u is the worst case, and
-√n·u what rounding errors that do not conspire come to (Higham and Mary, A New Approach to Probabilistic Rounding Error
-Analysis, SIAM J. Sci. Comput. 41, 2019). Where E[x²] − E[x]² is known to be computed, the second part has n·u: on rows
-of like values the errors do conspire (3 times √n·u was seen, of OpenVINO), and cancelling shows it. What a model keeps
-as integers may besides be half a step off.
+with s = 2√n + 1, for others add in float32, from left to right if they like. n·u is the worst that this can come to,
+and √n·u/3 the usual, roundings being uniform and independent (Higham and Mary, A New Approach to Probabilistic Rounding
+Error Analysis, SIAM J. Sci. Comput. 41, 2019): 2√n·u is six times that, and 1/n is rounded too. Where E[x²] − E[x]² is
+known to be computed, s of the second part is n + 1: on rows of like values roundings are not independent (9 times the
+usual was seen, of OpenVINO), and cancelling shows it. What a model keeps as integers may besides be half a step off.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ def _bound(
     each = scale * np.abs(xhat)
     bound = 4 * unit * (each + scale * (row.root / row.denominator) + shift)
     if spec.statistics == "input":
-        summed = math.sqrt(x.shape[1]) * unit
+        summed = (2 * math.sqrt(x.shape[1]) + 1) * unit
         if spec.centered:
             bound = bound + summed * scale * np.mean(np.abs(x), axis=1, keepdims=True) / below
         bound = bound + summed * each
         if spec.spread == "std" and rounded.variance_by != "centered":
-            summed = summed if rounded.variance_by is UNKNOWN else x.shape[1] * unit
+            summed = summed if rounded.variance_by is UNKNOWN else (x.shape[1] + 1) * unit
             bound = bound + summed * each * (row.mean**2 + (row.root * row.scale) ** 2) / below**2
     else:
         bound = bound + 4 * unit * scale * (np.abs(x) + np.abs(row.mean)) / below

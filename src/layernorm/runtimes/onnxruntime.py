@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ def refuses(model: ModelFile) -> str | None:
 
 def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDArray[Any]], optimized: bool) -> Run:
     """Run a model once with every norm's input and output among its outputs."""
+    # else importing it leaves a file with an identifier in the temporary folder, for reports to its makers
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     proto = read(model)

@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from layernorm.models.formats.torch_export import DTYPES, Program, calls, program_of
+from layernorm.models.formats.torch_export import DTYPES, FAILURES, Program, calls, damaged, program_of
 from layernorm.models.model_file import ModelFile
 from layernorm.models.norm_record import NormRecord
 from layernorm.runtimes.inputs import Input
@@ -64,9 +64,12 @@ def inputs_of(model: ModelFile) -> list[Input]:
     program = program_of(Path(model.path))
     values = program.graph["tensor_values"]
     found = []
-    for name in program.inputs:
-        sizes = tuple(_size(n) for n in values[name]["sizes"])
-        found.append(Input(name, DTYPES.get(values[name]["dtype"], "unknown"), sizes, _rows(program, name)))
+    try:
+        for name in program.inputs:
+            sizes = tuple(_size(n) for n in values[name]["sizes"])
+            found.append(Input(name, DTYPES.get(values[name]["dtype"], "unknown"), sizes, _rows(program, name)))
+    except FAILURES as error:
+        raise damaged(Path(model.path), error) from None
     return found
 
 

@@ -23,7 +23,7 @@ from layernorm.models.model_file import Layer, ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
 
 _PROGRAM = re.compile(r"([^/]+)/models/([^/]+)\.json")
-_FAILURES = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+FAILURES = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 # The numbers that PyTorch's schema gives to types (torch/_export/serde/schema.py).
 DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
@@ -111,8 +111,8 @@ def read(path: Path) -> ModelFile:
     program = program_of(path)
     try:
         layers = tuple(_layer(call, program) for call in calls(program))
-    except _FAILURES as error:
-        raise _damaged(path, error) from None
+    except FAILURES as error:
+        raise damaged(path, error) from None
     notes = tuple(f"{name} is kept as a pickle, which is not read." for name in program.pickled)
     return ModelFile(str(path), "pt2", program.tensors, layers=layers, notes=notes)
 
@@ -146,14 +146,15 @@ def program_of(path: Path) -> Program:
                     tensors[key] = _tensor(key, entry["tensor_meta"], member, archive, path)
         program = Program(str(path), said, tensors, tuple(pickled))
         _ = program.held, program.inputs, [(n["target"], n["inputs"], n["outputs"]) for n in program.graph["nodes"]]
-    except _FAILURES as error:
+    except FAILURES as error:
         if isinstance(error, (FileError, UnsupportedError)):
             raise
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     return program
 
 
-def _damaged(path: Path, error: Exception) -> FileError:
+def damaged(path: Path, error: Exception) -> FileError:
+    """Make the refusal of a file whose JSON is not as the schema says."""
     told = f"{type(error).__name__}: {str(error)[:80]}"
     return FileError(f"{path}: it is no whole torch.export archive ({told}); save it again.", str(path))
 
