@@ -189,6 +189,12 @@ def fastest(cell: dict[str, Any]) -> tuple[str, float]:
     return name, peers.get(name, math.nan)
 
 
+def span(cell: dict[str, Any]) -> str:
+    """Write the least and the greatest ratio of several runs."""
+    low, high = min(cell.get("ratios", [0])), max(cell.get("ratios", [0]))
+    return "" if low == high else f" ({low:.2f} to {high:.2f})"
+
+
 def label(cell: dict[str, Any]) -> str:
     """Name a cell."""
     rows, columns = cell["shape"]
@@ -197,8 +203,8 @@ def label(cell: dict[str, Any]) -> str:
 
 
 def ratio(cell: dict[str, Any]) -> float:
-    """Give how many times as long as ours the fastest peer takes."""
-    return fastest(cell)[1] / float(cell["ours_us"])
+    """Give how many times as long the fastest peer takes; of runs the median, for only times of one run compare."""
+    return statistics.median(cell["ratios"]) if "ratios" in cell else fastest(cell)[1] / cell["ours_us"]
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -216,8 +222,7 @@ def _median_cell(same: list[dict[str, Any]]) -> dict[str, Any]:
     assert all(label(c) == label(first) for c in same)
     peers = {n: statistics.median(c["peers"].get(n, math.inf) for c in same) for n in first["peers"]}
     figures = {n: statistics.median(c[n] for c in same) for n in ("ours_us", "copy_us")}
-    ratios = [ratio(c) for c in same]
-    return first | figures | {"peers": peers, "ratios": [min(ratios), max(ratios)]}
+    return first | figures | {"peers": peers, "ratios": [ratio(c) for c in same]}
 
 
 # -- tables and plots ---------------------------------------------------------------------------------------
@@ -243,10 +248,8 @@ def tables(whole: dict[str, Any]) -> str:
         for c in cells:
             name, us = fastest(c)
             others = ", ".join(f"{n} {v:.4g}" for n, v in sorted(c["peers"].items(), key=lambda p: p[1]) if n != name)
-            low, high = c.get("ratios", [ratio(c)] * 2)
-            span = "" if low == high else f" ({low:.2f} to {high:.2f})"
             rows.append([
-                label(c), f"{c['ours_us']:.4g}", f"{us:.4g} {name}", f"**{ratio(c):.2f}**{span}",
+                label(c), f"{c['ours_us']:.4g}", f"{us:.4g} {name}", f"**{ratio(c):.2f}**{span(c)}",
                 f"{c['copy_us']:.4g} {c['copy_by']}", f"{c['ours_us'] / c['copy_us']:.2f}", others,
             ])  # fmt: skip
         mean = math.exp(statistics.mean(math.log(ratio(c)) for c in cells))
@@ -274,8 +277,11 @@ def first_table(whole: dict[str, Any]) -> str:
         if c["dtype"] == "float32" and not c["after"] and c["op"] != "rms_norm":
             name, us = fastest(c)
             title = label(c).replace("layer_norm_backward float32", "backward").replace("layer_norm float32", "forward")
-            rows.append([title, f"{c['ours_us']:.3g}", f"{us:.3g} {name}", f"{ratio(c):.2f}", f"{c['copy_us']:.3g}"])
-    return f"{markdown(rows)}\n\n{whole['machine']}; {said_versions(whole)}. {said_runs(whole)}."
+            ours, copy = f"{c['ours_us']:.3g}", f"{c['copy_us']:.3g}"
+            rows.append([title, ours, f"{us:.3g} {name}", f"{ratio(c):.2f}{span(c)}", copy])
+    slower = [f"{label(c)} ({ratio(c):.2f})" for c in whole["cells"] if ratio(c) < 1]
+    lost = f" Of all {len(whole['cells'])} cells a peer is faster in: {', '.join(slower) or 'none'}."
+    return f"{markdown(rows)}\n\n{whole['machine']}; {said_versions(whole)}. {said_runs(whole)}.{lost}"
 
 
 def draw(whole: dict[str, Any], folder: Path) -> None:

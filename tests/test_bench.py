@@ -60,7 +60,7 @@ def test_runs_are_merged_by_their_medians_and_every_cell_is_on_the_page(bench, t
     whole = bench["merged"](runs)
     (cell,) = whole["cells"]
     assert (cell["ours_us"], cell["peers"]["torch"], whole["runs"]) == (2.0, 3.0, 3)
-    assert cell["ratios"] == [0.5, 4.0]
+    assert cell["ratios"] == [1.5, 4.0, 0.5]
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/performance.md").write_text(
         "before <!-- tables --><!-- end of tables --> <!-- around -->what was<!-- end of around --> after",
@@ -74,7 +74,9 @@ def test_runs_are_merged_by_their_medians_and_every_cell_is_on_the_page(bench, t
     assert "what was" not in page
     assert "| layer_norm float32 1×768 | 2 | 3 torch | **1.50** (0.50 to 4.00) | 1 numpy | 2.00 | jax.jit 10 |" in page
     assert "Geometric mean of peer / ours: **1.50**; least 1.50" in page
-    assert "| forward 1×768 | 2 | 3 torch | 1.50 | 1 |" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| forward 1×768 | 2 | 3 torch | 1.50 (0.50 to 4.00) | 1 |" in readme
+    assert "Of all 1 cells a peer is faster in: none." in readme
     assert (tmp_path / "docs/performance.svg").exists()
     with pytest.raises(SystemExit, match="there are no marks"):
         bench["between"]("nothing", "speed", "text")

@@ -26,7 +26,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    load: Callable[[], NDArray[Any]]
+    load: Callable[[], NDArray[Any]] = field(repr=False)
 
     @property
     def size(self) -> int:
@@ -67,10 +67,10 @@ class ModelFile:
     path: str
     format: str
     """`onnx`, `safetensors`, `pytorch`, `pt2`, `gguf`, `keras`, `tflite`, or `card` for what was found in one."""
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor] = field(repr=False)
     config: Mapping[str, Any] = field(default_factory=dict)
     """What stands beside the tensors: config.json, GGUF's key-value pairs."""
-    graph: Graph | None = None
+    graph: Graph | None = field(default=None, repr=False)
     layers: tuple[Layer, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be read; they end among the unidentified."""

@@ -28,7 +28,7 @@ NEEDED = ("axes", "centered", "spread", "eps", "scale_offset")
 RAN_ALIKE = ("equal", "propagates", "agrees-on-replay")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two models side by side; it prints as a report."""
 
@@ -115,6 +115,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.paths[0]} and {self.paths[1]}: {self.verdict}>"
 
 
 def compare(

@@ -13,7 +13,7 @@ from layernorm.models.norm_record import Finding, Found, NormRecord, Unidentifie
 from layernorm.spec.errors import ArgumentError, FileError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The norms of one model; it prints as a table."""
 
@@ -49,6 +49,9 @@ class Inspection:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Inspection of {self.model.path}: {len(self.norms)} norms, {len(self.risks)} risks>"
 
 
 def inspect(source: Any) -> Inspection:
