@@ -367,8 +367,17 @@ def _ordered(fits: list[Candidate], shape: tuple[int, ...]) -> list[Said]:
         once.setdefault(c.spec(len(shape)), c)
     told = [Said(spec, c) for spec, c in once.items()]
     # 6.4e-4 added to the sum of 64 squares is 1e-5 added to their mean: nobody meant the former
-    usual = [s for s in told if s.candidate.told.digits == 0]
-    return [s for s in told if s.candidate.told.digits == 0 or not any(s.spec.same_as(u.spec, shape) for u in usual)]
+    usual = {_as_variance(s.candidate, shape) for s in told if s.candidate.told.digits == 0}
+    return [s for s in told if s.candidate.told.digits == 0 or _as_variance(s.candidate, shape) not in usual]
+
+
+def _as_variance(c: Candidate, shape: tuple[int, ...]) -> tuple[object, ...]:
+    """Write what is added to the sum as if it were added to the mean."""
+    eps, place, measure = c.told.eps, c.told.place, c.told.measure
+    if place == "sum" and measure.spread != "l2":
+        size = c.sharing.layout(shape).columns
+        eps, place = eps / (size - (measure.ddof if measure.spread == "std" else 0)), "variance"
+    return (c.sharing, c.roles, measure, c.rounding, place, f"{eps:.12g}")
 
 
 def _carried(carried: Carried | None, ndim: int, axes: Any) -> Any:
