@@ -146,7 +146,8 @@ def test_the_signature_keeps_the_names_of_lengths(tmp_path):
         ("safetensors", "a safetensors file holds weights and no graph"),
         ("gguf", "a GGUF file holds weights and no graph"),
         ("keras", "a Keras file is not run here, for its layers may hold Python code; export it to ONNX or TFLite"),
-        ("card", "nothing here runs the format card"),
+        ("card", "a norm card holds no graph"),
+        ("scroll", "nothing here runs the format scroll"),
     ],
 )
 def test_what_has_no_graph_cannot_be_run(format, reason):
