@@ -248,3 +248,28 @@ def test_findings_are_explained(capsys):
     assert "statistics: A batch norm uses" in page
     assert run(["explain"]) == 0
     assert "Findings of inspect:" in capsys.readouterr().out
+
+
+def test_a_card_does_not_take_the_place_of_its_model(tmp_path, capsys):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    before = path.read_bytes()
+    for card in (path, Path(os.devnull)):
+        assert run(["inspect", str(path), "--card", str(card)]) == 2
+        assert "give the card another name" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "m.onnx")
+    assert run(["inspect", str(tmp_path / "m.onnx")]) == 2
+    assert "it is a device or a pipe" in capsys.readouterr().err
+
+
+def test_a_name_too_long_for_the_system_is_said(tmp_path, capsys):
+    index = {"weight_map": {"a": "x" * 5000}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert run(["inspect", str(tmp_path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unreadable"

@@ -39,6 +39,8 @@ def inspect(
 
     if card is not None:
         _check(card)
+        if card.exists() and (not card.is_file() or (model.exists() and card.samefile(model))):
+            raise ArgumentError(f"{card} is the model itself, or no plain file; give the card another name.", str(card))
     seen = look_into(model)
     if card is not None:
         with replacing(card) as aside, aside.open("x", encoding="utf-8") as file:

@@ -20,6 +20,9 @@ from layernorm.spec.variants import VARIANTS
 
 Size = int | Unknown
 
+# As many as NumPy knew for long; a file that names axis 10⁹ would have as many listed.
+MOST_AXES = 32
+
 
 class _Reading:
     """A layer being read: settings by name, and from where each field came."""
@@ -259,7 +262,7 @@ def _keras_batch(reading: _Reading) -> NormSpec:
     shape = reading.layer.settings.get("input_shape")
     if kept[0] == 1:
         axes = (0, "2:")
-    elif kept[0] > 1:
+    elif 1 < kept[0] <= MOST_AXES:
         # Keras 2 writes the axis that -1 came to, so it is the last
         axes = tuple(range(kept[0]))
     elif isinstance(shape, (tuple, list)) and len(shape) + kept[0] > 0:

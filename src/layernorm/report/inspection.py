@@ -83,6 +83,8 @@ holds one.
         raise FileError(
             f"{source}: it is nested deeper than any model is; it may be made to do harm.", str(source)
         ) from None
+    except OSError as error:  # of a shard, a configuration, a name too long for the system
+        raise FileError(f"{source}: {error.strerror or error}; fetch the model again.", str(source)) from None
     except MemoryError:
         raise FileError(f"{source}: it asks for more memory than there is; it may be damaged.", str(source)) from None
 

@@ -25,11 +25,14 @@ def read_model(path: str | Path) -> ModelFile:
     """
     path = Path(path)
     try:
-        head = b"" if path.is_dir() else _head(path)
+        # reading a pipe would wait for whoever writes to it
+        head = _head(path) if path.is_file() or not path.exists() else b""
     except OSError as error:
         raise FileError(
             f"{path}: {error.strerror or error}; pass a model file or a folder that holds one.", str(path)
         ) from None
+    if not path.is_dir() and not path.is_file():
+        raise FileError(f"{path}: it is a device or a pipe; pass a model file or a folder that holds one.", str(path))
     if not path.is_dir() and not head:
         raise FileError(f"{path}: the file is empty; fetch it again.", str(path))
     for name in FORMATS:
