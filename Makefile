@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-models infer-draws fuzz lint scoreboard bench
+.PHONY: help demo test test-models cases infer-draws fuzz lint scoreboard bench
 
 help:
 	@echo "make demo   list the norms of a real model, replay them, and say what is wrong with three faulty exports of it"
 	@echo "make test   run the tests; fetches 32 MB of real models, once"
 	@echo "make test-models  fetch all real models, 145 MB, and look into them"
+	@echo "make cases  compare 69 public reports as pairs of files, and 1 900 drawn models with faults and without, about 15 minutes"
 	@echo "make infer-draws  ask infer about 2 000 drawn norms, about an hour"
 	@echo "make fuzz   inspect 100 000 damaged model files, about an hour"
 	@echo "make lint   check style and types"
@@ -31,6 +32,10 @@ test: $(VENV)/test.stamp
 test-models: $(VENV)/test.stamp
 	$(BIN)/python tests/fetch_models.py --all
 	$(BIN)/python -m pytest tests/models/test_real_files.py
+
+cases: $(VENV)/test.stamp
+	$(BIN)/python -W ignore tests/comparing/test_cases.py
+	$(BIN)/python -W ignore tests/comparing/mutations.py
 
 infer-draws: $(VENV)/test.stamp
 	$(BIN)/python tests/comparing/draws.py 2000

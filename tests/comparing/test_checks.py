@@ -61,6 +61,10 @@ DIFFERENT = {
     "c41_a_norm_of_another_width": (
         record(spec=RMS), record(spec=RMS, gamma=RANDOM.normal(1, 0.2, 64)), [("gamma-layout", "major")]
     ),
+    "c47_gamma_along_another_axis_of_its_length": (
+        of(spec=INSTANCE, gamma=GAMMA.reshape(16, 1), scale_axes=(-2,), shift_axes=None),
+        of(spec=INSTANCE, shift_axes=None), [("gamma-layout", "major")],
+    ),
     "a square gamma transposed": (
         of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=GAMMA.reshape(4, 4)),
         of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=GAMMA.reshape(4, 4).T.copy()),
@@ -72,6 +76,9 @@ DIFFERENT = {
     ),
     "gamma and beta exchanged": (
         record(), record(gamma=BETA, beta=GAMMA), [("parameter-swapped", "major")],
+    ),
+    "c51_halves_of_a_modulation_exchanged": (
+        record(gamma=1 + GAMMA, beta=BETA), record(gamma=1 + BETA, beta=GAMMA), [("parameter-swapped", "major")],
     ),
     "gamma lost": (record(), record(spec=replace(LAYER, scale_axes=None)), [("gamma-missing", "major")]),
     "c68_beta_lost": (record(), record(spec=replace(LAYER, shift_axes=None)), [("beta-missing", "major")]),
@@ -138,6 +145,10 @@ SAME = {
     "n times epsilon in the sum": (of(), of(eps=16e-5, eps_at="sum")),
     "gamma in float16": (record(), record(gamma=tensor("g", GAMMA, np.float16))),
     "gamma of other axes of length 1": (record(), record(gamma=GAMMA.reshape(1, 1, 16))),
+    "a constant gamma, wherever it lies": (
+        of(spec=INSTANCE, gamma=np.full((16, 1), 2.0), scale_axes=(-2,), shift_axes=None),
+        of(spec=INSTANCE, gamma=np.full(16, 2.0), shift_axes=None),
+    ),
     "c45_a_value_a_group": (
         of(spec=GROUP, gamma=np.repeat(GAMMA[:4], 4), beta=np.repeat(BETA[:4], 4)),
         of(spec=GROUP, scale_axes="group", shift_axes="group", gamma=GAMMA[:4], beta=BETA[:4]),

@@ -2,7 +2,8 @@
 """This file checks that both gammas lie along the same axes.
 
 What it checks
-    The shapes of gamma and beta, axes of length 1 aside, and whether one is the other transposed.
+    The shapes of gamma and beta, axes of length 1 aside, the axes that they lie along, and whether one is the other
+    transposed.
 
 Why it matters
     A gamma of one value a group, or one that is laid along another axis of the same length, multiplies other values;
@@ -19,9 +20,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from layernorm.comparing.compared import Compared, finding
-from layernorm.comparing.parameters import Array, beta_of, gamma_of
+from layernorm.comparing.compared import Compared, differ, finding
+from layernorm.comparing.effect import Effect
+from layernorm.comparing.pairing import Pair
+from layernorm.comparing.parameters import Array, beta_of, gamma_of, same
+from layernorm.comparing.sets import same_sets
 from layernorm.models.norm_record import Finding
+
+AXES = {"gamma": "scale_axes", "beta": "shift_axes"}
 
 
 def check(compared: Compared) -> Iterator[Finding]:
@@ -36,6 +42,14 @@ def check(compared: Compared) -> Iterator[Finding]:
                 continue
             shapes = a.values.shape, b.values.shape
             turned = a.values.ndim > 1 and shapes[0] == shapes[1][::-1] and np.array_equal(a.values, b.values.T)
+            if same(a, b) and _elsewhere(pair, effect, name):
+                along = [getattr(record.spec, AXES[name]) for record in (pair.a, pair.b)]
+                yield finding(
+                    "gamma-layout", pair, effect, effect.of(name, AXES[name]),
+                    f"A's {name} lies along axes {along[0]}, B's along {along[1]}.", f"lay B's along {along[0]}.",
+                    a=str(along[0]), b=str(along[1]),
+                )  # fmt: skip
+                break
             if (shapes[0] == shapes[1] and (not turned or np.array_equal(a.values, b.values))) or _spread(
                 a.values, b.values
             ):
@@ -48,6 +62,13 @@ def check(compared: Compared) -> Iterator[Finding]:
                 a=list(shapes[0]), b=list(shapes[1]),
             )  # fmt: skip
             break
+
+
+def _elsewhere(pair: Pair, effect: Effect, name: str) -> bool:
+    """Tell whether the same values lie along other axes of the same array, which changes the output."""
+    if not differ(pair, AXES[name]) or same_sets(pair, effect) is not True:
+        return False
+    return effect.severity(effect.of(name, AXES[name])) != "info"
 
 
 def _spread(a: Array, b: Array) -> bool:

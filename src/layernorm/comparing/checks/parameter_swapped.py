@@ -48,7 +48,8 @@ def owner(compared: Compared, pair: Pair) -> tuple[str, str] | None:
         return None  # untrained, or lost
     mine = pair.a.scale.name if pair.a.scale else pair.a.name
     beta = beta_of(pair.a)
-    if beta is not None and same(beta, b):
+    # what modulates a norm is kept as a shift and a scale to which 1 is added
+    if beta is not None and (same(beta, b) or near(beta, b.values - 1, b)):
         return "A's beta of the same norm", mine
     for other in compared.a.found.norms:
         gamma = gamma_of(other, pair.b)
