@@ -91,8 +91,9 @@ def _operations(b, x, norm, dtype):
         y = b("Div", b("Sub", wide, mean), root, name=name if norm.gamma is None else None)
     else:
         eps = b.const(norm.eps, dtype=np.float32)
-        y = chain(b, wide, axes=norm.axes, eps=eps, centered=norm.centered, outside=norm.outside, ddof=0, name=name) \
-            if not norm.ddof else chain(b, wide, eps=eps, centered=norm.centered, outside=norm.outside, ddof=1, name=name)  # fmt: skip
+        y = chain(
+            b, wide, axes=norm.axes, eps=eps, centered=norm.centered, outside=norm.outside, ddof=norm.ddof, name=name
+        )
     if dtype != np.float32:
         y = b("Cast", y, to=10)
     if norm.gamma is not None:

@@ -95,8 +95,8 @@ def main():
         fine = right(name, verdict, code, at)
         good += fine
         source = (case.make.__doc__ or "").strip()
-        print(f"{'right' if fine else 'WRONG'}  {name:5} {case.expected or 'same':18} {code or '-':18} {verdict:8} {source}"
-              + ("" if fine else f"  [{at}]"))  # fmt: skip
+        told = f"{'right' if fine else 'WRONG'}  {name:5} {case.expected or 'same':18} {code or '-':18} {verdict:8}"
+        print(told, source, "" if fine else at)
     for name, why in ELSEWHERE.items():
         print(f"  --   {name:5} {why}")
     print(f"{good} of {len(CASES)} right; {len(ELSEWHERE)} of 72 are no pairs")

@@ -62,8 +62,8 @@ DIFFERENT = {
         record(spec=RMS), record(spec=RMS, gamma=RANDOM.normal(1, 0.2, 64)), [("gamma-layout", "major")]
     ),
     "c47_gamma_along_another_axis_of_its_length": (
-        of(spec=INSTANCE, gamma=GAMMA.reshape(16, 1), scale_axes=(-2,), shift_axes=None),
-        of(spec=INSTANCE, shift_axes=None), [("gamma-layout", "major")],
+        of(spec=INSTANCE, gamma=GAMMA.reshape(1, 1, 16, 1), scale_axes=(-2,), shift_axes=None),
+        of(spec=INSTANCE, shift_axes=None), [("gamma-layout", "major"), ("name-only", "info")],
     ),
     "a square gamma transposed": (
         of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=GAMMA.reshape(4, 4)),
@@ -146,7 +146,7 @@ SAME = {
     "gamma in float16": (record(), record(gamma=tensor("g", GAMMA, np.float16))),
     "gamma of other axes of length 1": (record(), record(gamma=GAMMA.reshape(1, 1, 16))),
     "a constant gamma, wherever it lies": (
-        of(spec=INSTANCE, gamma=np.full((16, 1), 2.0), scale_axes=(-2,), shift_axes=None),
+        of(spec=INSTANCE, gamma=np.full((1, 1, 16, 1), 2.0), scale_axes=(-2,), shift_axes=None),
         of(spec=INSTANCE, gamma=np.full(16, 2.0), shift_axes=None),
     ),
     "c45_a_value_a_group": (
