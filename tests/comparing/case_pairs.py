@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file rebuilds public reports of norms that went wrong as pairs of small files, or a file and a runtime's numbers.
+"""This file rebuilds public reports of norms that went wrong as pairs of small files, or a file and a runtime's output.
 
 Each function is one report, named by its number in the list of tests/models/test_cases.py. It takes a folder and gives
 `Files`, what is compared, or `Numbers`, a file and what a runtime makes of its norm instead, written out by hand.
