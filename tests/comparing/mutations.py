@@ -159,7 +159,7 @@ def _again(model, broken, fault, at, everywhere):
     return replace(broken, norms=tuple(norms))
 
 
-def equal(random, count=500):
+def equal(random, count=600):
     for k in range(count):
         family = FAMILIES[k % 3]
         formats = tuple(random.choice(list(WRITERS), 2))

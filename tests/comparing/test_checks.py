@@ -86,6 +86,9 @@ DIFFERENT = {
     "one beta": (record(), record(beta=BETA + np.float32(2e-4) * (np.arange(16) == 3)), [("parameter-value", "minor")]),
     "another variance": (batch(), batch(variance=2 * VARIANCE), [("parameter-value", "major")]),
     "c90_squares_in_float16": (of(dtype="float16"), of(spec=HALF, dtype="float16"), [("overflow", "major")]),
+    "c92_statistics_in_float16_of_what_is_not_said": (
+        of(dtype="unknown"), of(stats_dtype="float16", dtype="unknown"), [("overflow", "major")]
+    ),
     "c88_moments_in_float32": (
         of(), of(variance_by="moments", round_each=True),
         [("cancellation", "major"), ("precision", "minor")],
@@ -156,6 +159,7 @@ SAME = {
     "as many groups as channels": (of(spec=GROUP, groups=16), of(spec=INSTANCE)),
     "axes from the front": (of(axes=(2,), scale_axes=(2,), shift_axes=(2,)), of()),
     "a cast that float32 does not make": (of(), of(cast_before_scale=True)),
+    "a cast that one side, in float32, does not make": (of(), of(dtype="bfloat16", cast_before_scale=True)),
     "statistics in the input's own type": (of(), of(stats_dtype="input")),
     "places that are no contradiction": (of(placement="pre"), of(placement="unknown")),
 }  # fmt: skip

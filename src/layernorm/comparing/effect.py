@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """This file measures a difference: how far apart two norms are on probe arrays, in units of the output.
 
-A probe is an ordinary array, one whose rows are nearly constant, one far from zero, a tiny one, and in float16 one
-whose squares overflow. None has the mean zero throughout, which would hide an RMS norm that stands for a layer norm.
+A probe is an ordinary array, one whose rows are nearly constant, one far from zero, a tiny one, and where statistics are
+in float16 one whose squares overflow. None has the mean zero throughout, which would hide an RMS norm that stands for a layer norm.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Effect:
             "far from zero": (1000 if self.dtype in ("float32", "float64") else 100) + random.standard_normal(shape),
             "tiny": 1e-4 * ordinary,
         }
-        if self.dtype == "float16":
+        # files may say the type of the statistics and not that of x
+        if "float16" in (self.dtype, self.a.spec.stats_dtype, self.b.spec.stats_dtype):
             made["large"] = 300 * ordinary
         return {name: _stored(x, self.dtype) for name, x in made.items()}
 
