@@ -34,7 +34,7 @@ test-models: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/models/test_real_files.py
 
 cases: $(VENV)/test.stamp
-	$(BIN)/python -W ignore tests/comparing/test_cases.py
+	$(BIN)/python -W ignore tests/comparing/test_case_pairs.py
 	$(BIN)/python -W ignore tests/comparing/mutations.py
 
 infer-draws: $(VENV)/test.stamp

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """This file measures a difference: how far apart two norms are on probe arrays, in units of the output.
 
-A probe is an ordinary array, one whose rows are nearly constant, one far from zero, a tiny one, and where statistics are
-in float16 one whose squares overflow. None has the mean zero throughout, which would hide an RMS norm that stands for a layer norm.
+A probe is an ordinary array, one whose rows are nearly constant, one far from zero, a tiny one, and where statistics
+are in float16 one whose squares overflow. None has the mean zero throughout, which would hide an RMS norm that stands
+for a layer norm.
 """
 
 from __future__ import annotations

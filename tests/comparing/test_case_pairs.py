@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file is the scoreboard of public reports: of each, what `compare` names first as the cause.
 
-Usage, besides as a test: python tests/comparing/test_cases.py prints it.
+Usage, besides as a test: python tests/comparing/test_case_pairs.py prints it.
 """
 
 import sys
