@@ -20,6 +20,6 @@ def same_sets(pair: Pair, effect: Effect) -> bool | None:
         order = "blocked" if spec.group_order is UNKNOWN else spec.group_order
         specs.append(NormSpec(axes=spec.axes, groups=spec.groups, channel_axis=spec.channel_axis, group_order=order))
     try:
-        return specs[0].same_as(specs[1], next(iter(effect.probes.values())).shape)
+        return specs[0].same_as(specs[1], effect.shape)
     except SpecError:
         return False

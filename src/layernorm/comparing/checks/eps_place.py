@@ -42,8 +42,7 @@ def check(compared: Compared) -> Iterator[Finding]:
 
 def _same(a: NormSpec, b: NormSpec, effect) -> bool:  # type: ignore[no-untyped-def]
     """Tell whether an epsilon in the sum is the other's in the variance, n times as large."""
-    shape = next(iter(effect.probes.values())).shape
     first, second = (
         NormSpec(axes=s.axes, spread=s.spread, centered=s.spread == "std", eps=s.eps, eps_at=s.eps_at) for s in (a, b)
     )
-    return first.same_as(second, shape)
+    return first.same_as(second, effect.shape)
