@@ -343,7 +343,10 @@ def _explained(
 ) -> list[Candidate]:  # fmt: skip
     found: list[Candidate] = []
     for roles in level:
-        told, best = explanations(view, measures, roles.gamma, roles.beta, solve=solve)
+        # with rounding an epsilon is solved for only where no usual one fits: that is most of the time
+        told, best = explanations(view, measures, roles.gamma, roles.beta, solve=solve and way is EXACT)
+        if solve and way is not EXACT and not told:
+            told, best = explanations(view, measures, roles.gamma, roles.beta)
         found += [Candidate(sharing, roles, e, way) for e in told]
         if best is not None and others is not None and not told:
             others.append(Candidate(sharing, roles, best, way))
