@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +66,17 @@ class View:
     to: Callable[[Array], Array] = np.asarray  # how epsilon is rounded
     each: Callable[[Array], Array] = np.asarray  # how every step's result is
     finish: Callable[[Array], Array] = np.asarray  # how x̂ is
+
+    def fewer(self, limit: int) -> View:
+        """Leave values out of every set, whose statistics stay what they are, until there are about `limit`."""
+        view, axis = self, max(self.normalized, key=lambda a: self.y.shape[a])
+        length = self.y.shape[axis]
+        keep = max(min(length, 8), math.ceil(length * limit / self.y.size))
+        if keep < length:
+            places = np.linspace(0, length - 1, keep).round().astype(int)
+            x, y, deviation = (np.take(a, places, axis) for a in (self.x, self.y, self.deviation))
+            view = replace(self, x=x, y=y, deviation=deviation, picked=(*self.picked, (axis, places)))
+        return view
 
     def part(self, value: Parameter) -> Parameter:
         """Take the same part of a known parameter."""

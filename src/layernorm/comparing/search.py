@@ -34,13 +34,15 @@ NEAR, FAR, LEAST = 0.01, 0.3, 4
 PLAIN = 6
 # Beside 1 and beside y's spread, a gamma or beta as near as this to none may be rounding.
 ABSENT = 1e-3
-# Nobody writes an epsilon of more digits, so one that has them speaks for rounding.
+# Nobody writes an epsilon of more digits, so a way of rounding that does with fewer is preferred.
 MOST_WRITTEN = 2
 # What rounding the output alone may cost, in units of the bound: half an ulp of a float32 is a quarter, and a bit for
 # sums. Below it no residual is a reason to prefer one spec to another.
 HALF_ULP = 0.27
 # Where nothing fits as it is, the nearest are tried with every way of rounding.
 NEAREST = 6
+# Of what gamma and beta may be, only what comes within so many times the nearest.
+ASIDE = 100
 # Epsilons, in units of the median square, at which sharings are ranked. Between them no gain is off by much.
 RANKED = (0.0, 0.1, 0.4, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e5)
 
@@ -103,6 +105,7 @@ class Leader:
     sharing: Sharing
     centered: bool
     levels: Levels
+    distant: bool = False  # only looked at to have a runner-up
 
 
 def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Search:
@@ -116,16 +119,16 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     ways = roundings(x.dtype.name)
     fits = _found(EXACT, leaders, looks, checks, x, others)
     if fits:
-        fewer = _with_less(fits, leaders, y) + _odd(fits)
-        # those that fit as they are may fit with rounding too
+        # what fits as it is may fit with rounding too, with the same epsilon or with another
+        again = _with_less(fits, leaders, y) + _as_found(fits)
         for way in ways:
-            fits += _found(way, fewer, looks, checks, x, [])
-            more = _kept(looks, [c._replace(rounding=way) for c in fits if c.rounding is EXACT], x)
-            fits += _kept(checks, more, x)
+            for leader in again:
+                fits += _found(way, [leader], looks, checks, x, [])
     else:
         places = {(c.sharing, c.told.measure.centered): c.told.residual for c in sorted(others, key=_far)[::-1]}
         nearest = sorted(leaders, key=lambda k: places.get((k.sharing, k.centered), math.inf))
         near = [k for k in leaders if k in leaders[:NEAREST] or k in nearest[:NEAREST] or k in leaders[LEADERS:]]
+        near = [Leader(k.sharing, k.centered, [*k.levels[:-1], _nearest(k, others)]) for k in near]
         for way in ways:
             fits += _found(way, near, looks, checks, x, [])
     ordered = _ordered(fits, x.shape)
@@ -142,10 +145,17 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     return Search(ordered, list(rest.values())[:5], kind)
 
 
-def _odd(fits: Sequence[Candidate]) -> list[Leader]:
-    """Give what fits with an epsilon that nobody uses: with rounding it may be one that somebody does."""
-    odd = dict.fromkeys((c.sharing, c.told.measure.centered, c.roles) for c in fits if c.told.digits > MOST_WRITTEN)
-    return [Leader(sharing, centered, [[roles]]) for sharing, centered, roles in odd]
+def _nearest(leader: Leader, others: Sequence[Candidate]) -> list[Roles]:
+    """Give the parameters of a leader that come near, beside the others; rounding makes no difference of that size."""
+    misses = {id(c.roles): c.told.residual for c in others}
+    least = min((misses.get(id(r), math.inf) for r in leader.levels[-1]), default=math.inf)
+    return [r for r in leader.levels[-1] if misses.get(id(r), math.inf) <= ASIDE * least]
+
+
+def _as_found(fits: Sequence[Candidate]) -> list[Leader]:
+    """Give the leaders of what fits, with the parameters with which it does."""
+    found = dict.fromkeys((c.sharing, c.told.measure.centered, c.roles) for c in fits)
+    return [Leader(sharing, centered, [[roles]]) for sharing, centered, roles in found]
 
 
 def _with_less(fits: Sequence[Candidate], leaders: Sequence[Leader], y: Array) -> list[Leader]:
@@ -180,8 +190,9 @@ def _found(
     able = []
     for k in leaders:
         view = way.seen(looks[k.sharing], x.dtype.name)
-        told = _explained(way, view, k.sharing, k.levels[-1], _apart(way, k.centered, k.levels[-1]), others)
-        if told:
+        only = len(k.levels) == 1 and way is not EXACT  # nothing is known of fewer parameters
+        measures = _apart(way, k.centered, k.levels[-1])
+        if only or _explained(way, view, k.sharing, k.levels[-1], measures, others, not k.distant):
             able.append((k, view))
     for depth in range(max((len(k.levels) for k, _ in able), default=0)):
         fits: list[Candidate] = []
@@ -215,7 +226,7 @@ def _leaders(x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | N
     usual = {(ndim - 1,), tuple(range(1, ndim)), tuple(range(2, ndim)), (0, *range(2, ndim))}
     plain += [r for r in ranked if r[3].sharing.groups is None and r[3].sharing.axes in usual and r[0] <= level]
     chosen = first + [r for k, r in enumerate(plain) if r not in first and r not in plain[:k]]
-    return [r[3] for r in chosen]
+    return [replace(r[3], distant=r[0] >= far) for r in chosen]
 
 
 def _score(view: View, centered: bool, roles: Roles) -> float:
@@ -328,11 +339,14 @@ def _kept(
 
 def _explained(
     way: Rounding, view: View, sharing: Sharing, level: Sequence[Roles], measures: Sequence[Measure],
-    others: list[Candidate] | None = None,
+    others: list[Candidate] | None = None, solve: bool = True,
 ) -> list[Candidate]:  # fmt: skip
     found: list[Candidate] = []
     for roles in level:
-        told, best = explanations(view, measures, roles.gamma, roles.beta)
+        # with rounding an epsilon is solved for only where no usual one fits: that is most of the time
+        told, best = explanations(view, measures, roles.gamma, roles.beta, solve=solve and way is EXACT)
+        if solve and way is not EXACT and not told:
+            told, best = explanations(view, measures, roles.gamma, roles.beta)
         found += [Candidate(sharing, roles, e, way) for e in told]
         if best is not None and others is not None and not told:
             others.append(Candidate(sharing, roles, best, way))

@@ -22,9 +22,11 @@ from layernorm.spec.norm_spec import EpsAt
 Array = npt.NDArray[Any]
 
 STEPS = 12
+# So many values are enough for the steps; whatever they find is judged on all that is looked at.
+SOLVED_ON = 1024
 # No step changes epsilon by more than e² = 7.4 times: from the next power of ten that is never too short for long.
 LONGEST = 2.0
-MOST_DIGITS = 9
+MOST_DIGITS = 17
 # Beside the nearest usual epsilon these parts of the typical spread are where the steps may start.
 NEARBY = (0.1, 1.0, 10.0, 100.0)
 # A mean square error beyond this, in units of the bound, is no matter of digits.
@@ -53,9 +55,12 @@ class Trial(NamedTuple):
 
 
 def explanations(
-    view: View, measures: Sequence[Measure], gamma: Parameter, beta: Parameter, most: float = 1.0
+    view: View, measures: Sequence[Measure], gamma: Parameter, beta: Parameter, most: float = 1.0, solve: bool = True
 ) -> tuple[list[Explanation], Explanation | None]:
-    """List the denominators whose largest error is at most `most`, and the best one whether it is or not."""
+    """List the denominators whose largest error is at most `most`, and the best one whether it is or not.
+
+    With `solve` off only the usual epsilons are tried.
+    """
     trials = [
         Trial(measure, place, eps, 0)
         for measure in measures
@@ -69,18 +74,19 @@ def explanations(
         key = (trial.measure, trial.place)
         if trial.place != "none" and key not in explained and error < starts.get(key, (np.inf, 0.0))[0]:
             starts[key] = (float(error), trial.eps)
-    if starts:
+    if starts and solve:
         solved = _solved(view, [(m, p, eps) for (m, p), (_, eps) in starts.items()], gamma, beta)
+        whole = [Trial(m, p, eps, MOST_DIGITS) for (m, p), eps in zip(starts, solved, strict=True) if 0 < eps < np.inf]
+        near, _, other = _tried(view, whole, gamma, beta, most)
         rest = [
-            Trial(m, p, float(f"{eps:.{digits - 1}e}"), digits)
-            for (m, p), eps in zip(starts, solved, strict=True)
-            if np.isfinite(eps) and eps > 0
-            for digits in (*range(1, MOST_DIGITS), 17)
+            Trial(e.measure, e.place, float(f"{e.eps:.{digits - 1}e}"), digits)
+            for e in near
+            for digits in range(1, MOST_DIGITS)
         ]
-        more, _, other = _tried(view, rest, gamma, beta, most)
+        more = _tried(view, rest, gamma, beta, most)[0] if rest else []
         best = min((b for b in (best, other) if b is not None), key=lambda e: e.residual, default=None)
         shortest: dict[tuple[Measure, EpsAt], Explanation] = {}
-        for e in more:
+        for e in [*more, *near]:
             shortest.setdefault((e.measure, e.place), e)
         found += shortest.values()
     return found, best
@@ -170,7 +176,7 @@ def _solved(
 ) -> list[float]:
     """Solve for the epsilon of each measure and place, from a start each."""
     # epsilon rounded, or every step, would make a staircase of what has to be smooth
-    view = replace(seen, to=np.asarray, each=np.asarray)
+    view = replace(seen, to=np.asarray, each=np.asarray).fewer(SOLVED_ON)
     answers = np.zeros(len(starts))
     scale, shift = view.part(gamma), view.part(beta)
     for centered in (True, False):
