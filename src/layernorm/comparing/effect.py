@@ -106,7 +106,8 @@ def _filled(record: NormRecord, partner: NormRecord, usual: NormSpec) -> Hypothe
         if held is not None and getattr(record.spec, axes) is UNKNOWN and getattr(spec, axes) in (UNKNOWN, None):
             # it is there, as a state dict says and no more: most likely along the axes of the other parameter
             along = [said for said in (spec.scale_axes, spec.shift_axes) if said not in (UNKNOWN, None)]
-            spec = replace(spec, **{axes: along[0] if along else (-1,)})
+            filled: dict[str, Any] = {axes: along[0] if along else (-1,)}
+            spec = replace(spec, **filled)
     spec = spec.assume(usual)
     gamma, beta, mean, variance = map(_array, (record.scale, record.shift, record.mean, record.variance))
     return Hypothesis(record.name, "", spec, gamma, beta, mean, variance)
