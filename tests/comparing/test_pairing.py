@@ -123,7 +123,7 @@ def test_post_attention_layernorm_means_two_things():
 @pytest.mark.parametrize(
     ("a", "b"),
     [("layers.0.norm1", "layers.1.norm1"), ("encoder.norm", "decoder.norm"), ("h.0.ln_1", "h.0.ln_2"),
-     ("layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm")],
+     ("layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm"), ("layers.1.norm", "h.1.final_layer_norm")],
 )  # fmt: skip
 def test_names_of_different_norms(a, b):
     # beside another pair, for between two ends whatever is alone is the same by order
@@ -148,6 +148,15 @@ def test_values_pair_what_names_do_not():
     assert rules([a], [decoys[0], b, decoys[1]]) == {("a", "b"): "values"}
 
 
+def test_rounding_twice_is_not_rounding_once():
+    # of 4096 values a few are on another side after float16 and bfloat16 than after bfloat16 alone
+    wide = np.random.default_rng(2).normal(1, 0.2, 4096).astype(np.float32)
+    once, twice = (wide.astype(t).astype(ml_dtypes.bfloat16) for t in (np.float32, np.float16))
+    assert (once != twice).any()
+    b = [strange(tensor("g", wide, np.float16), beta=None), *norms("d1", "d2")]
+    assert rules([record("a", gamma=wide, beta=None)], b) == {("a", "b"): "values-rounded"}
+
+
 def test_values_that_a_narrower_type_cannot_hold_are_no_warning():
     wide = [strange(factor * GAMMA, name) for factor, name in ((1e6, "b"), (1e7, "c"))]
     assert rules([record("a", gamma=3e6 * GAMMA), *norms("x")], wide) == {}
@@ -158,6 +167,10 @@ def test_values_that_several_norms_share_pair_nothing():
     a, b = [strange(ones, "a1", beta=None), strange(ones, "a2", beta=None)], [strange(ones, "b1", beta=None)]
     assert rules(a, b) == {}
     assert left(a, b) == (["a1", "a2"], ["b1"])
+    # a constant is no sign of a norm even where one alone has it
+    assert rules([strange(ones, "a1")], [strange(ones, "b1"), *norms("d1", "d2")]) == {}
+    twins, one = [strange(GAMMA, "a1"), strange(GAMMA, "a2")], [strange(GAMMA, "b1"), *norms("d1", "d2")]
+    assert rules(twins, one) == rules(one, twins) == {}
 
 
 def test_order_pairs_runs_between_pairs_that_are_as_many_and_as_wide():
@@ -185,6 +198,9 @@ def test_order_goes_on_to_both_ends_of_what_is_paired():
 
 def test_what_runs_in_another_order_is_not_paired_by_order():
     a, b = norms("x", "p", "y"), norms("y", "q", "x", start=9)
+    assert rules(a, b) == {("x", "x"): "name", ("y", "y"): "name"}
+    # after y there are two on both sides, one of which is x
+    a, b = norms("x", "y", "p", "q"), norms("y", "r", "x", start=9)
     assert rules(a, b) == {("x", "x"): "name", ("y", "y"): "name"}
 
 
