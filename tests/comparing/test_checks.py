@@ -22,6 +22,15 @@ HALF = replace(LAYER, stats_dtype="float16", round_each=True)
 MEAN, VARIANCE = np.linspace(-1, 1, 16), np.linspace(0.01, 2, 16)
 
 
+INTERLEAVED = replace(GROUP, group_order="interleaved")
+
+
+def put(values, at, value):
+    changed = values.copy()
+    changed[at] = value
+    return changed
+
+
 def batch(eps=1e-5, variance=VARIANCE, **more):
     return record(spec=replace(BATCH, eps=eps), mean=MEAN, variance=variance, **more)
 
@@ -102,6 +111,57 @@ DIFFERENT = {
     "c98_rounded_before_gamma": (
         of(dtype="bfloat16"), of(dtype="bfloat16", cast_before_scale=True), [("cast-order", "info")]
     ),
+    "c86_a_difference_of_large_numbers": (
+        of(eps=1e-5), of(eps=1e-5, variance_by="moments"), [("cancellation", "major")]
+    ),
+    "moments, clamped at 0 on one side": (
+        of(stats_dtype="float16", round_each=True, variance_by="moments", dtype="float16"),
+        of(stats_dtype="float16", round_each=True, variance_by="moments_clamped", dtype="float16"),
+        [("cancellation", "major")],
+    ),
+    "moments that are NaN where rows hardly vary": (
+        of(stats_dtype="bfloat16", round_each=True, variance_by="moments", dtype="bfloat16"),
+        of(stats_dtype="bfloat16", round_each=True, variance_by="moments_clamped", dtype="bfloat16"),
+        [("cancellation", "major")],
+    ),
+    "c11_a_ported_vit": (of(eps=1e-6), of(eps=1e-12), [("eps-value", "major")]),
+    "c15_an_epsilon_that_a_converter_lifts": (of(eps=1e-12), of(eps=1e-7), [("eps-value", "major")]),
+    "c67_smoothing_folded_into_w": (
+        record(spec=replace(RMS, scale_offset=1), gamma=1.25 * GAMMA - 1),
+        record(spec=replace(RMS, scale_offset=1), gamma=1.25 * (GAMMA - 1)), [("parameter-value", "major")],
+    ),
+    "a gamma that became infinite": (record(), record(gamma=put(GAMMA, 2, np.inf)), [("parameter-value", "major")]),
+    "a gamma of which one value is NaN": (
+        record(), record(gamma=put(GAMMA, 2, np.nan)), [("parameter-value", "major")]
+    ),
+    "an infinite gamma for one half as large": (
+        record(gamma=put(GAMMA, 2, np.inf)), record(gamma=put(2 * GAMMA, 2, np.inf)), [("parameter-value", "major")]
+    ),
+    "a square gamma transposed and rounded": (
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=GAMMA.reshape(4, 4)),
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=tensor("g", GAMMA.reshape(4, 4).T, np.float16)),
+        [("gamma-layout", "major")],
+    ),
+    "both parameters transposed": (
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=(-2, -1), gamma=GAMMA.reshape(4, 4),
+           beta=BETA.reshape(4, 4)),
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=(-2, -1), gamma=GAMMA.reshape(4, 4).T.copy(),
+           beta=BETA.reshape(4, 4).T.copy()), [("gamma-layout", "major")],
+    ),
+    "a value a group given to neighbours, where groups are interleaved": (
+        of(spec=INTERLEAVED, gamma=np.repeat(GAMMA[:4], 4), beta=np.tile(BETA[:4], 4)),
+        of(spec=INTERLEAVED, scale_axes="group", shift_axes="group", gamma=GAMMA[:4], beta=BETA[:4]),
+        [("gamma-layout", "major")],
+    ),
+    "axes, where one side does not say how groups are dealt": (
+        of(spec=GROUP), of(spec=GROUP, group_order=UNKNOWN, axes=(1, 2)), [("axes", "major")]
+    ),
+    "axes, where one side leaves open what no groups need": (
+        of(channel_axis=UNKNOWN, group_order=UNKNOWN), of(axes=(-2, -1)), [("axes", "major")]
+    ),
+    "a place of epsilon, where one side does not say its axes": (
+        of(), of(axes=UNKNOWN, eps_at="sum"), [("eps-place", "major")]
+    ),
     "c72_before_and_after": (of(placement="pre"), of(placement="post"), [("placement", "major")]),
 }  # fmt: skip
 
@@ -156,6 +216,25 @@ SAME = {
         of(spec=GROUP, gamma=np.repeat(GAMMA[:4], 4), beta=np.repeat(BETA[:4], 4)),
         of(spec=GROUP, scale_axes="group", shift_axes="group", gamma=GAMMA[:4], beta=BETA[:4]),
     ),
+    "c45_a_value_a_group_in_float16": (
+        of(spec=GROUP, gamma=np.repeat(GAMMA[:4], 4), beta=np.repeat(BETA[:4], 4)),
+        of(spec=GROUP, scale_axes="group", shift_axes="group", gamma=tensor("g", GAMMA[:4], np.float16),
+           beta=tensor("b", BETA[:4], np.float16)),
+    ),
+    "c45_a_value_a_group_of_interleaved_ones": (
+        of(spec=INTERLEAVED, gamma=np.tile(GAMMA[:4], 4), beta=np.tile(BETA[:4], 4)),
+        of(spec=INTERLEAVED, scale_axes="group", shift_axes="group", gamma=GAMMA[:4], beta=BETA[:4]),
+    ),
+    "a symmetric gamma": (
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None, gamma=np.add.outer(GAMMA[:4], GAMMA[:4])),
+        of(axes=(-2, -1), scale_axes=(-2, -1), shift_axes=None,
+           gamma=tensor("g", np.add.outer(GAMMA[:4], GAMMA[:4]), np.float16)),
+    ),
+    "the same NaN and infinities": (record(gamma=put(put(GAMMA, 2, np.inf), 3, np.nan)),) * 2,
+    "n times epsilon in the sum, where one side does not say its axes": (
+        of(), of(axes=UNKNOWN, eps=16e-5, eps_at="sum")
+    ),
+    "n times epsilon in the sum of a group": (of(spec=GROUP), of(spec=GROUP, eps=4 * 5 * 2 * 1e-5, eps_at="sum")),
     "as many groups as channels": (of(spec=GROUP, groups=16), of(spec=INSTANCE)),
     "axes from the front": (of(axes=(2,), scale_axes=(2,), shift_axes=(2,)), of()),
     "a cast that float32 does not make": (of(), of(cast_before_scale=True)),
@@ -172,11 +251,97 @@ def test_what_comes_to_the_same_is_no_finding(name):
         assert [f for f in found(first, second) if f[0] != "name-only"] == []
 
 
-@pytest.mark.parametrize("field", ["axes", "centered", "spread", "eps", "eps_at", "ddof", "scale_offset", "statistics",
-                                   "stats_dtype", "cast_before_scale", "variance_by", "round_each"])  # fmt: skip
-def test_what_one_side_does_not_say_is_no_difference(field):
-    silent = replace(LAYER, **{field: UNKNOWN})
-    assert found(record(), record(spec=silent)) == found(record(spec=silent), record()) == []
+FIELDS = ("axes", "channel_axis", "groups", "group_order", "centered", "spread", "eps", "eps_at", "ddof", "scale_axes",
+          "shift_axes", "scale_offset", "statistics", "stats_dtype", "cast_before_scale", "variance_by",
+          "round_each")  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("spec", [LAYER, RMS, GROUP, BATCH], ids=lambda spec: spec.kind)
+def test_what_one_side_does_not_say_is_no_difference(spec, field):
+    held = {"mean": MEAN, "variance": VARIANCE} if spec is BATCH else {"beta": None if spec is RMS else BETA}
+    said, silent = record(spec=spec, **held), record(spec=replace(spec, **{field: UNKNOWN}), **held)
+    assert found(said, silent) == found(silent, said) == []
+
+
+# Of each code a difference, and what the finding says of A and of B.
+VALUES = {
+    "kind": ("c28_rms_for_layer", "layer", "rms"),
+    "statistics": ("c106_input_for_stored_statistics", "stored", "input"),
+    "groups": ("two groups for four", 4, 2),
+    "group-order": ("mlx_interleaved", "blocked", "interleaved"),
+    "axes": ("c36_tokens_and_features", [-1], [-2, -1]),
+    "eps-lost": ("c17_epsilon_is_0", float(np.float32(1e-5)), 0.0),
+    "eps-place": ("c27_outside_the_root", "variance", "deviation"),
+    "eps-value": ("c01_1e-6_for_1e-5", float(np.float32(1e-5)), float(np.float32(1e-6))),
+    "ddof": ("c83_n_minus_one", 0, 1),
+    "gamma-layout": ("c41_a_norm_of_another_width", [16], [64]),
+    "gamma-offset": ("c60_the_one_twice", float(np.mean(1.0 + GAMMA)), float(np.mean(2.0 + GAMMA))),
+    "parameter-swapped": ("gamma and beta exchanged", "norm", "A's beta of the same norm"),
+    "gamma-missing": ("gamma lost", [float(GAMMA.min()), float(GAMMA.max())], None),
+    "beta-missing": ("c68_beta_lost", [float(BETA.min()), float(BETA.max())], None),
+    "parameter-value": ("one beta", float(BETA[3]), float(BETA[3] + np.float32(2e-4))),
+    "overflow": ("c90_squares_in_float16", "float32", "float16"),
+    "cancellation": ("c88_moments_in_float32", "centered", "moments"),
+    "variance-form": ("moments that lose little", "centered", "moments"),
+    "precision": ("c100_statistics_in_bfloat16", "float32", "bfloat16"),
+    "cast-order": ("c98_rounded_before_gamma", False, True),
+    "placement": ("c72_before_and_after", "pre", "post"),
+    "name-only": ("c28_rms_for_layer", "layer", "rms"),
+}
+
+
+def test_each_code_has_its_values():
+    assert VALUES.keys() == set(CODES) - {"folded", "unpaired"}  # which have one side alone
+
+
+def approximately(value):
+    return pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("code", VALUES)
+def test_a_finding_holds_the_values_of_both_sides(code):
+    name, a, b = VALUES[code]
+    first, second = DIFFERENT[name][:2]
+    for pair, expected in (((first, second), (a, b)), ((second, first), (b, a))):
+        held = [f for f in findings(compared(*pair)) if f.code == code]
+        if code == "parameter-swapped" and pair[0] is second:
+            expected = a, b  # it names A's norm, and whose gamma B has
+        assert [(f.numbers["a"], f.numbers["b"]) for f in held] == [tuple(map(approximately, expected))]
+
+
+def test_a_damaged_value_is_counted_and_shown():
+    """A NaN was counted as no difference, and the largest difference of the others shown, which was 0."""
+    for value in (np.nan, np.inf):
+        (finding,) = findings(compared(record(), record(gamma=put(GAMMA, 5, value))))
+        assert finding.sentence == f"gamma[5] is {GAMMA[5]:.6g} in A and {value} in B; 1 of 16 values differ."
+    (finding,) = findings(compared(record(), record(gamma=np.full(16, np.nan))))
+    assert finding.sentence.endswith("16 of 16 values differ.")
+
+
+@pytest.mark.parametrize("open_axes", [("scale_axes",), ("shift_axes",), ("scale_axes", "shift_axes")])
+@pytest.mark.parametrize("lost", [("scale_axes",), ("shift_axes",)])
+def test_a_parameter_that_is_held_counts_wherever_it_lies(open_axes, lost):
+    """A state dict holds gamma and beta and does not say along which axes: losing them weighed nothing."""
+    held, bare = of(**dict.fromkeys(open_axes, UNKNOWN)), of(**dict.fromkeys(lost))
+    code = {"scale_axes": "gamma-missing", "shift_axes": "beta-missing"}[lost[0]]
+    assert found(held, bare) == found(bare, held) == [(code, "major")]
+    other = of(gamma=2 * GAMMA, **dict.fromkeys(open_axes, UNKNOWN))
+    assert found(held, other) == [("parameter-value", "major")]
+
+
+def test_who_does_not_clamp_is_said():
+    a, b, _ = DIFFERENT["moments, clamped at 0 on one side"]
+    for first, second, which in ((a, b, "A"), (b, a, "B")):
+        (finding,) = findings(compared(first, second))
+        assert finding.sentence.startswith("both take E[x²] − E[x]²")
+        assert finding.sentence.endswith(f"{which} does not clamp it at 0.")
+
+
+def test_a_kind_that_one_side_leaves_open_is_not_named():
+    """A group norm whose file does not say its groups looks like a layer norm."""
+    assert found(of(spec=GROUP), of(spec=GROUP, groups=UNKNOWN)) == []
+    assert found(of(spec=GROUP), of(axes=("1:",), shift_axes=(1,), scale_axes=(1,))) != []
 
 
 def test_c73_and_c70_a_norm_that_holds_anothers_gamma():
@@ -186,6 +351,44 @@ def test_c73_and_c70_a_norm_that_holds_anothers_gamma():
     (finding,) = findings(compared(side(first, second), side(first, wrong)))
     assert (finding.code, finding.severity, finding.a) == ("parameter-swapped", "major", "h.0.ln_2")
     assert finding.sentence == "B's gamma is that of h.0.ln_1 in A."
+
+
+def test_a_norm_that_holds_anothers_beta():
+    first, second = record("h.0.ln_1"), record("h.0.ln_2", gamma=GAMMA[::-1].copy(), beta=2 * BETA)
+    wrong = record("h.0.ln_2", gamma=GAMMA[::-1].copy())
+    (finding,) = findings(compared(side(first, second), side(first, wrong)))
+    assert (finding.code, finding.severity, finding.a) == ("parameter-swapped", "major", "h.0.ln_2")
+    assert finding.sentence == "B's beta is that of h.0.ln_1 in A."
+    own = record("h.0.ln_2", gamma=GAMMA[::-1].copy(), beta=3 * BETA)
+    assert found(side(first, second), side(first, own)) == [("parameter-value", "major")]
+
+
+def test_whose_values_they_are_is_told_by_all_of_them():
+    """Norms are looked up by their first values, which others may share."""
+    likeness = put(GAMMA, 12, 5.0)
+    first, second = record("h.0.ln_1", gamma=likeness), record("h.0.ln_2", gamma=RANDOM.normal(1, 0.2, 16))
+    wrong = record("h.0.ln_2", gamma=GAMMA)
+    assert found(side(first, second), side(first, wrong)) == [("parameter-value", "major")]
+    third = record("h.0.ln_3", gamma=GAMMA)
+    (finding,) = findings(compared(side(first, second, third), side(first, wrong, third)))
+    assert finding.sentence == "B's gamma is that of h.0.ln_3 in A."
+
+
+def test_values_of_many_norms_are_read_a_few_times_each():
+    """They were read again for each norm of the other side: 73 s for 400 norms."""
+    reads = []
+
+    def counted(name, values):
+        made = tensor(name, values)
+        return replace(made, load=lambda: reads.append(name) or made.values())
+
+    count = 40
+    sides = [
+        side(*(record(f"n{k}", gamma=counted(f"{k}", RANDOM.normal(1, 0.2, 16)), beta=None) for k in range(count)))
+        for _ in "ab"
+    ]
+    assert len(list(findings(compared(*sides)))) == count
+    assert len(reads) <= 30 * count
 
 
 def test_c76_the_last_norm_left_out():

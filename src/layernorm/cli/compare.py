@@ -52,17 +52,22 @@ def _names(path: Path) -> dict[str, str]:
 
 def _arrays(path: Path) -> dict[str, Any]:
     import zipfile
+    import zlib
 
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as read:
+        # opened here, for np.load leaves an archive that is cut off open
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as read:
             if not isinstance(read, np.lib.npyio.NpzFile):
                 raise ValueError
-            return {name: read[name] for name in read.files}
+            arrays = {name: read[name] for name in read.files}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError  # a member that is no .npy is given as its bytes
+            return arrays
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass an .npz file.", str(path)) from None
-    except (ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+    except (ValueError, AttributeError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         raise FileError(
             f"{path}: it is no .npz file of plain arrays; write it with numpy.savez, an array for each input.",
             str(path),

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from layernorm.comparing.effect import Effect
+from layernorm.comparing.holders import Holders
 from layernorm.comparing.pairing import Pair, Pairing, paired
+from layernorm.comparing.parameters import beta_of, gamma_of
 from layernorm.models.model_file import ModelFile
-from layernorm.models.norm_record import Finding, Found
+from layernorm.models.norm_record import Finding, Found, NormRecord
 from layernorm.spec.norm_spec import UNKNOWN
 
 
@@ -31,6 +33,7 @@ class Compared:
     b: Side
     names: Mapping[str, str] | None = None
     """The user's own pairs."""
+    _gammas: dict[object, Holders] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def pairing(self) -> Pairing:
@@ -41,6 +44,18 @@ class Compared:
     def effects(self) -> list[Effect]:
         """What the differences of each pair do."""
         return [Effect(pair) for pair in self.pairing.pairs]
+
+    def gammas(self, partner: NormRecord) -> Holders:
+        """Which norms of A hold a gamma; where A leaves the offset open, as this norm of B has it."""
+        offset = partner.spec.scale_offset
+        if offset not in self._gammas:
+            self._gammas[offset] = Holders(self.a.found.norms, lambda record: gamma_of(record, partner))
+        return self._gammas[offset]
+
+    @cached_property
+    def betas(self) -> Holders:
+        """Which norms of A hold a beta."""
+        return Holders(self.a.found.norms, beta_of)
 
     def each(self) -> Iterator[tuple[Pair, Effect]]:
         """Give every pair with its effect."""

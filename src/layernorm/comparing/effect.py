@@ -24,7 +24,7 @@ from layernorm.models.model_file import Tensor
 from layernorm.models.norm_record import NormRecord, Severity
 from layernorm.spec.dtypes import DTYPES
 from layernorm.spec.errors import ArgumentError, SpecError
-from layernorm.spec.norm_spec import NormSpec, plain_axes
+from layernorm.spec.norm_spec import UNKNOWN, NormSpec, plain_axes
 
 Array = NDArray[Any]
 
@@ -101,7 +101,14 @@ class Effect:
 
 def _filled(record: NormRecord, partner: NormRecord, usual: NormSpec) -> Hypothesis:
     """Fill what a record does not say from its partner, then as most norms are, and read its parameters."""
-    spec = record.spec.assume(partner.spec).assume(usual)
+    spec = record.spec.assume(partner.spec)
+    for axes, held in (("scale_axes", record.scale), ("shift_axes", record.shift)):
+        if held is not None and getattr(record.spec, axes) is UNKNOWN and getattr(spec, axes) in (UNKNOWN, None):
+            # it is there, as a state dict says and no more: most likely along the axes of the other parameter
+            along = [said for said in (spec.scale_axes, spec.shift_axes) if said not in (UNKNOWN, None)]
+            filled: dict[str, Any] = {axes: along[0] if along else (-1,)}
+            spec = replace(spec, **filled)
+    spec = spec.assume(usual)
     gamma, beta, mean, variance = map(_array, (record.scale, record.shift, record.mean, record.variance))
     return Hypothesis(record.name, "", spec, gamma, beta, mean, variance)
 

@@ -105,7 +105,13 @@ class _Match:
                 self.pair(i, at_b[key], rule)
 
     def between(self) -> None:
-        """Pair runs that lie between the same pairs on both sides, if they are as many and as wide."""
+        """Pair runs that lie between the same pairs on both sides, if they are as many and as wide.
+
+        Where nothing else was paired, a position in the list is all that would speak for a pair, unless each side has
+        one norm.
+        """
+        if not self.of_a and max(len(self.a), len(self.b)) > 1:
+            return
         ends = [(-1, -1), *sorted((i, j) for i, (j, _) in self.of_a.items()), (len(self.a), len(self.b))]
         if any(j >= after for (_, j), (_, after) in pairwise(ends)):
             return  # the sides run in different orders
@@ -133,8 +139,12 @@ class _Match:
 # What frameworks put before or between the words of a name, and what a norm is called when it is called nothing else.
 _WRAPPERS = re.compile(
     r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model|auto_model|wrapped|"
-    r"backbone|model|transformer|bert|roberta|\d_?transformer|0|kernel_?model|stateful\w*)\."
+    r"backbone|model|transformer|bert|roberta|\d_?transformer|0(?=\.(?:auto_model|transformer)\.)|kernel_?model|"
+    r"stateful\w*)\."
 )
+# GGUF's letters for the parts of a model that has several.
+_PARTS = {"enc": "encoder", "dec": "decoder", "v": "vision", "a": "audio"}
+_PART = re.compile(rf"^(?:{'|'.join(_PARTS)})(?=\.)")
 _LAST = re.compile(r"\.(?:layernormalization|layer_normalization|rmsnorm|batchnormalization|add_1|add|mul_1|mul)$")
 # A norm's part in its block, by what the common codebases and GGUF call it; the first that fits counts. Llama's
 # post_attention_layernorm is the one before the feed-forward part unless that has its own: `placement.by_name` tells.
@@ -142,6 +152,9 @@ _ROLES = {
     "query": r"(?:q|query)_?(?:layer_?)?(?:norm|ln)|norm_?q",
     "key": r"(?:k|key)_?(?:layer_?)?(?:norm|ln)|norm_?k",
     "embedding": r"embed\w*\.(?:layer_?)?norm|\w*embed\w*_(?:layer_?)?norm|layernorm_embedding|token_embd_norm|emb_ln",
+    # T5 numbers the parts of a block, of which a decoder's second looks at the encoder
+    "cross attention": r"cross_attn_norm|encoder_attn_layer_norm|crossattention\.output\.layer_?norm|"
+    r"decoder\.\S*layer\.1\.layer_norm",
     "after attention": r"post_attention_norm|post_self_attn_layernorm|attention\.output\.layer_?norm|attn_output_norm|"
     r"sa_layer_?norm|attn_post_norm",
     "after feed-forward": r"post_ffw_norm|post_feedforward_layernorm|output\.layer_?norm|layer_output_norm|"
@@ -149,11 +162,12 @@ _ROLES = {
     "attention": r"input_layer_?norm|attn_norm|attention_norm|ln_?1|norm_?1|layernorm_before|norm_before|"
     r"self_attn_layer_norm|pre_attention_layernorm|operator_norm|layer\.0\.layer_norm",
     "feed-forward": r"ffn_norm|ln_?2|norm_?2|layernorm_after|norm_after|pre_feedforward_layernorm|pre_mlp_layernorm|"
-    r"layer\.1\.layer_norm|mlp_norm|ff_norm",
-    "final": r"norm_f|ln_f|final_?(?:layer_?)?norm|output_norm|ln_post|post_layernorm|layer_?norm|norm",
+    r"layer\.[12]\.layer_norm|mlp_norm|ff_norm",
+    "first": r"pre_layer_?norm|pre_layrnorm|ln_pre|pre_ln",
+    "final": r"norm_f|ln_f|final_?(?:layer_?)?norm|output_norm|ln_post|post_ln|post_layernorm|layer_?norm|norm",
 }
 _ROLE = [(role, re.compile(rf"(?:.*[._])?(?:{words})", re.IGNORECASE)) for role, words in _ROLES.items()]
-_TOWERS = re.compile(r"decoder|vision|visual|audio|text", re.IGNORECASE)
+_TOWERS = re.compile(r"decoder|vision|visual|audio|text")
 
 
 def _plain(record: NormRecord) -> str:
@@ -173,17 +187,17 @@ class _Role:
         self.names = frozenset(record.name for record in records)
 
     def __call__(self, record: NormRecord) -> Hashable | None:
-        name = _plain(record)
+        name = _PART.sub(lambda part: _PARTS[part[0]], _plain(record))
         numbers = tuple(int(n) for n in re.findall(r"(?<=\.)(\d{1,6})(?=\.)", f".{name}."))
-        tower = tuple(word.lower() for word in _TOWERS.findall(name))
+        tower = tuple(dict.fromkeys(word.replace("visual", "vision") for word in _TOWERS.findall(name)))
         if re.search(r"post_attention_layernorm$", name):
             after = by_name(record.name, self.names) == "post"
             return tower, numbers, "after attention" if after else "feed-forward"
         role = next((role for role, pattern in _ROLE if pattern.fullmatch(name)), None)
         if role is None or (role == "final" and numbers):
             return None
-        # T5 numbers the parts of a block
-        return tower, numbers[:1] if re.search(r"layer\.[01]\.layer_norm$", name) else numbers, role
+        # a part's number, by which T5 tells its role, is no number of a block
+        return tower, numbers[:1] if re.search(r"layer\.[012]\.layer_norm$", name) else numbers, role
 
 
 # -- values -------------------------------------------------------------------------------------------------
@@ -209,9 +223,10 @@ def _numbers(tensor: Tensor, dtype: str, plus: float, transposed: bool) -> Array
 
     values = tensor.values()
     wide = (values.T if transposed else values).astype(np.float64).ravel() + plus
-    if plus:
-        wide = wide.astype(np.float32).astype(np.float64)
-    return wide.astype(dtype).astype(np.float64) if dtype else wide
+    with np.errstate(over="ignore"):  # what a narrower type cannot hold is infinite on both sides
+        if plus:
+            wide = wide.astype(np.float32).astype(np.float64)
+        return wide.astype(dtype).astype(np.float64) if dtype else wide
 
 
 def _width(record: NormRecord) -> int | None:

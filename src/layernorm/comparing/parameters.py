@@ -51,11 +51,22 @@ def same(a: Parameter, b: Parameter) -> bool:
 
 def near(a: Parameter, values: Array, b: Parameter) -> bool:
     """Tell whether values lie as near to a's as rounding explains."""
+    return not apart(a, values, b).any()
+
+
+def apart(a: Parameter, values: Array, b: Parameter) -> NDArray[np.bool_]:
+    """Tell of each value whether it lies farther from a's than rounding explains; NaN is like NaN alone."""
     with np.errstate(invalid="ignore"):
-        off = np.abs(a.values - values)
-    return bool(
-        np.all((off <= np.maximum(a.near, b.near)) | (a.values == values) | (np.isnan(a.values) & np.isnan(values)))
-    )
+        close = np.abs(a.values - values) <= np.maximum(a.near, b.near)
+    alike = (a.values == values) | (np.isnan(a.values) & np.isnan(values))
+    return np.asarray(~(close | alike))
+
+
+def transposed(a: Parameter, b: Parameter) -> bool:
+    """Tell whether b is a transposed, and not a itself."""
+    if a.values.ndim < 2 or a.values.shape != b.values.shape[::-1]:
+        return False
+    return same(a, Parameter(b.values.T, b.near.T)) and not same(a, b)
 
 
 def both(pair: Pair) -> tuple[Parameter, Parameter] | None:
@@ -72,7 +83,8 @@ def _parameter(tensor: Tensor, offset: float) -> Parameter:
         near_by = 2.0 ** -DTYPES[stored.dtype.name].digits * np.maximum(np.abs(values), np.abs(values + offset))
     else:
         near_by = np.full(values.shape, 0.5)
-    return Parameter(values + offset, np.asarray(near_by))
+    # half an ulp of an infinity would be infinite, and all be near it
+    return Parameter(values + offset, np.where(np.isfinite(values), near_by, 0.0))
 
 
 def stored(record: NormRecord, name: str) -> Parameter | None:

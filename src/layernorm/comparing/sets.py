@@ -13,11 +13,16 @@ def same_sets(pair: Pair, effect: Effect) -> bool | None:
     One group of every channel is what an instance norm without groups over all axes is, and so on.
     """
     specs = []
-    for record in (pair.a, pair.b):
-        spec = record.spec
-        if UNKNOWN in (spec.axes, spec.groups, spec.channel_axis):
+    for spec, partner in ((pair.a.spec, pair.b.spec), (pair.b.spec, pair.a.spec)):
+        if UNKNOWN in (spec.axes, spec.groups):
             return None
-        order = "blocked" if spec.group_order is UNKNOWN else spec.group_order
+        if spec.groups is None:  # nothing is dealt, whatever the other two fields leave open
+            specs.append(NormSpec(axes=spec.axes))
+            continue
+        if spec.channel_axis is UNKNOWN:
+            return None
+        said = [order for order in (spec.group_order, partner.group_order) if order not in (UNKNOWN, None)]
+        order = said[0] if said else "blocked"
         specs.append(NormSpec(axes=spec.axes, groups=spec.groups, channel_axis=spec.channel_axis, group_order=order))
     try:
         return specs[0].same_as(specs[1], effect.shape)

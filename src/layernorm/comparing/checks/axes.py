@@ -19,7 +19,7 @@ What to do
 
 from collections.abc import Iterator
 
-from layernorm.comparing.compared import Compared, finding
+from layernorm.comparing.compared import Compared, differ, finding
 from layernorm.comparing.sets import same_sets
 from layernorm.models.norm_record import Finding
 
@@ -28,7 +28,7 @@ def check(compared: Compared) -> Iterator[Finding]:
     """Yield a finding for each pair that normalizes other axes."""
     for pair, effect in compared.each():
         a, b = pair.a.spec, pair.b.spec
-        if a.groups != b.groups or same_sets(pair, effect) is not False or a.group_order != b.group_order:
+        if a.groups != b.groups or same_sets(pair, effect) is not False or differ(pair, "group_order"):
             continue
         yield finding(
             "axes", pair, effect, effect.of("axes", "channel_axis"),

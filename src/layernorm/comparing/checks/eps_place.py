@@ -15,11 +15,13 @@ What to do
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from layernorm.comparing.compared import Compared, differ, finding
+from layernorm.comparing.effect import Effect
 from layernorm.comparing.epsilon import acting
 from layernorm.models.norm_record import Finding
-from layernorm.spec.norm_spec import NormSpec
+from layernorm.spec.errors import SpecError
 
 PLACES = {
     "variance": "to the variance", "deviation": "to the deviation", "sum": "to the sum of squares",
@@ -31,7 +33,7 @@ def check(compared: Compared) -> Iterator[Finding]:
     """Yield a finding for each pair that adds epsilon in another place."""
     for pair, effect in compared.each():
         a, b = pair.a.spec, pair.b.spec
-        if not differ(pair, "eps_at") or not acting(pair.a) or not acting(pair.b) or _same(a, b, effect):
+        if not differ(pair, "eps_at") or not acting(pair.a) or not acting(pair.b) or _same(effect):
             continue
         yield finding(
             "eps-place", pair, effect, effect.of("eps", "eps_at"),
@@ -40,9 +42,10 @@ def check(compared: Compared) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _same(a: NormSpec, b: NormSpec, effect) -> bool:  # type: ignore[no-untyped-def]
+def _same(effect: Effect) -> bool:
     """Tell whether an epsilon in the sum is the other's in the variance, n times as large."""
-    first, second = (
-        NormSpec(axes=s.axes, spread=s.spread, centered=s.spread == "std", eps=s.eps, eps_at=s.eps_at) for s in (a, b)
-    )
-    return first.same_as(second, effect.shape)
+    a, b = effect.a.spec, effect.b.spec  # in which what one side does not say is filled in
+    try:
+        return a.same_as(replace(a, eps=b.eps, eps_at=b.eps_at), effect.shape)
+    except SpecError:
+        return False

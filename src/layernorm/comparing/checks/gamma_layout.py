@@ -23,7 +23,7 @@ import numpy as np
 from layernorm.comparing.compared import Compared, differ, finding
 from layernorm.comparing.effect import Effect
 from layernorm.comparing.pairing import Pair
-from layernorm.comparing.parameters import Array, beta_of, gamma_of, same
+from layernorm.comparing.parameters import Parameter, beta_of, gamma_of, same, transposed
 from layernorm.comparing.sets import same_sets
 from layernorm.models.norm_record import Finding
 
@@ -41,7 +41,7 @@ def check(compared: Compared) -> Iterator[Finding]:
             if a is None or b is None:
                 continue
             shapes = a.values.shape, b.values.shape
-            turned = a.values.ndim > 1 and shapes[0] == shapes[1][::-1] and np.array_equal(a.values, b.values.T)
+            turned = transposed(a, b)
             if same(a, b) and _elsewhere(pair, effect, name):
                 along = [getattr(record.spec, AXES[name]) for record in (pair.a, pair.b)]
                 yield finding(
@@ -50,9 +50,7 @@ def check(compared: Compared) -> Iterator[Finding]:
                     a=str(along[0]), b=str(along[1]),
                 )  # fmt: skip
                 break
-            if (shapes[0] == shapes[1] and (not turned or np.array_equal(a.values, b.values))) or _spread(
-                a.values, b.values
-            ):
+            if (shapes[0] == shapes[1] and not turned) or _spread(pair, a, b):
                 continue
             said = "transposed" if turned else f"of shape {shapes[1]}"
             yield finding(
@@ -71,7 +69,13 @@ def _elsewhere(pair: Pair, effect: Effect, name: str) -> bool:
     return effect.severity(effect.of(name, AXES[name])) != "info"
 
 
-def _spread(a: Array, b: Array) -> bool:
-    """Tell whether one is the other with each value repeated for the channels of its group."""
-    few, many = sorted((a.ravel(), b.ravel()), key=len)
-    return len(few) > 0 and len(many) % len(few) == 0 and np.array_equal(np.repeat(few, len(many) // len(few)), many)
+def _spread(pair: Pair, a: Parameter, b: Parameter) -> bool:
+    """Tell whether one is the other with each value given to every channel of its group."""
+    few, many = sorted((a, b), key=lambda parameter: parameter.values.size)
+    if not few.values.size or many.values.size % few.values.size:
+        return False
+    # interleaved groups take channels in turn, blocked ones take neighbours
+    dealt = np.tile if "interleaved" in (pair.a.spec.group_order, pair.b.spec.group_order) else np.repeat
+    times = many.values.size // few.values.size
+    each = Parameter(dealt(few.values, times), dealt(few.near, times))
+    return same(each, Parameter(many.values.ravel(), many.near.ravel()))

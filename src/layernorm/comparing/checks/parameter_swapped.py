@@ -22,20 +22,22 @@ import numpy as np
 
 from layernorm.comparing.compared import Compared, finding
 from layernorm.comparing.pairing import Pair
-from layernorm.comparing.parameters import Parameter, beta_of, both, gamma_of, near, same
-from layernorm.models.norm_record import Finding
+from layernorm.comparing.parameters import Parameter, beta_of, both, near, same
+from layernorm.models.norm_record import Finding, NormRecord
 
 
 def check(compared: Compared) -> Iterator[Finding]:
     """Yield a finding for each pair of which B holds what belongs elsewhere."""
     for pair, effect in compared.each():
-        if (whose := owner(compared, pair)) is None:
-            continue
-        name, mine = whose
-        yield finding(
-            "parameter-swapped", pair, effect, effect.of("gamma", "beta", "scale_offset"), f"B's gamma is {name}.",
-            f"load {mine} there.", a=pair.a.name, b=name,
-        )  # fmt: skip
+        for parameter, whose in (("gamma", owner(compared, pair)), ("beta", beta_owner(compared, pair))):
+            if whose is None:
+                continue
+            name, mine = whose
+            yield finding(
+                "parameter-swapped", pair, effect, effect.of("gamma", "beta", "scale_offset"),
+                f"B's {parameter} is {name}.", f"load {mine} there.", a=pair.a.name, b=name,
+            )  # fmt: skip
+            break
 
 
 def owner(compared: Compared, pair: Pair) -> tuple[str, str] | None:
@@ -51,11 +53,21 @@ def owner(compared: Compared, pair: Pair) -> tuple[str, str] | None:
     # what modulates a norm is kept as a shift and a scale to which 1 is added
     if beta is not None and (same(beta, b) or near(beta, b.values - 1, b)):
         return "A's beta of the same norm", mine
-    for other in compared.a.found.norms:
-        gamma = gamma_of(other, pair.b)
-        if other is not pair.a and gamma is not None and same(gamma, b):
-            return f"that of {other.name} in A", mine
-    return None
+    return _others(pair, compared.gammas(pair.b).of(b), mine)
+
+
+def beta_owner(compared: Compared, pair: Pair) -> tuple[str, str] | None:
+    """Say whose beta B holds, if it is not its own, and what it should hold."""
+    a, b = beta_of(pair.a), beta_of(pair.b)
+    if a is None or b is None or same(a, b) or np.all(b.values == b.values.flat[0]):
+        return None
+    mine = pair.a.shift.name if pair.a.shift else pair.a.name
+    return _others(pair, compared.betas.of(b), mine)
+
+
+def _others(pair: Pair, holders: Iterator[NormRecord], mine: str) -> tuple[str, str] | None:
+    other = next((holder for holder in holders if holder is not pair.a), None)
+    return None if other is None else (f"that of {other.name} in A", mine)
 
 
 def apart_by_one(a: Parameter, b: Parameter) -> bool:

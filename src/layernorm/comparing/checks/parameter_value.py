@@ -20,11 +20,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from layernorm.comparing.checks.parameter_swapped import apart_by_one, owner
+from layernorm.comparing.checks.parameter_swapped import apart_by_one, beta_owner, owner
 from layernorm.comparing.compared import Compared, finding
 from layernorm.comparing.epsilon import compensated
 from layernorm.comparing.pairing import Pair
-from layernorm.comparing.parameters import Parameter, beta_of, both, same, stored
+from layernorm.comparing.parameters import Parameter, apart, beta_of, both, same, stored, transposed
 from layernorm.models.norm_record import Finding
 
 FIELDS = {"gamma": ("gamma", "scale_offset"), "beta": ("beta",), "mean": ("mean",), "variance": ("variance", "eps")}
@@ -34,28 +34,29 @@ def check(compared: Compared) -> Iterator[Finding]:
     """Yield a finding for each parameter of a pair that has other values for no reason known."""
     for pair, effect in compared.each():
         for name, (a, b) in _held(compared, pair):
-            off = np.abs(a.values - b.values)
-            at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
+            far = apart(a, b.values, b)
+            with np.errstate(invalid="ignore"):
+                off = np.nan_to_num(np.abs(a.values - b.values), nan=np.inf)  # a NaN on one side
+            at = int(np.argmax(np.where(far, off, -1.0)))
             first, second = float(a.values.flat[at]), float(b.values.flat[at])
             constant = " throughout" if np.all(b.values == b.values.flat[0]) else ""
             yield finding(
                 "parameter-value", pair, effect, effect.of(*FIELDS[name]),
                 f"{name}[{at}] is {first:.6g} in A and {second:.6g}{constant} in B; "
-                f"{np.count_nonzero(off > np.maximum(a.near, b.near))} of {off.size} values differ.",
+                f"{np.count_nonzero(far)} of {far.size} values differ.",
                 f"load B's {name} again.", a=first, b=second,
             )  # fmt: skip
 
 
 def _held(compared: Compared, pair: Pair) -> Iterator[tuple[str, tuple[Parameter, Parameter]]]:
     gammas = both(pair)
-    if gammas and not same(*gammas) and not apart_by_one(*gammas) and owner(compared, pair) is None:
-        a, b = gammas
-        if not (a.values.ndim > 1 and np.array_equal(a.values, b.values.T)):
-            yield "gamma", gammas
+    told = gammas and (same(*gammas) or transposed(*gammas) or apart_by_one(*gammas))
+    if gammas and not told and owner(compared, pair) is None:
+        yield "gamma", gammas
     betas = beta_of(pair.a), beta_of(pair.b)
     if betas[0] is not None and betas[1] is not None and betas[0].values.shape == betas[1].values.shape:
-        exchanged = owner(compared, pair) is not None
-        if not same(betas[0], betas[1]) and not exchanged:
+        exchanged = owner(compared, pair) is not None or beta_owner(compared, pair) is not None
+        if not same(betas[0], betas[1]) and not transposed(betas[0], betas[1]) and not exchanged:
             yield "beta", (betas[0], betas[1])
     for name in ("mean", "variance"):
         held = stored(pair.a, name), stored(pair.b, name)
