@@ -34,8 +34,9 @@ test-models: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/models/test_real_files.py
 
 cases: $(VENV)/test.stamp
-	$(BIN)/python -W ignore tests/comparing/test_case_pairs.py
+	$(BIN)/python -W ignore tests/comparing/test_case_pairs.py docs/cases.md
 	$(BIN)/python -W ignore tests/comparing/mutations.py
+	$(BIN)/python -W ignore tests/comparing/matrix.py
 
 infer-draws: $(VENV)/test.stamp
 	$(BIN)/python tests/comparing/draws.py 2000
