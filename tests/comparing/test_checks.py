@@ -102,6 +102,9 @@ DIFFERENT = {
         of(), of(variance_by="moments", round_each=True),
         [("cancellation", "major"), ("precision", "minor")],
     ),
+    "moments beside a file that does not say how": (
+        of(variance_by=UNKNOWN), of(variance_by="moments"), [("cancellation", "info")]
+    ),
     "moments that lose little": (
         of(stats_dtype="float64"), of(stats_dtype="float64", variance_by="moments"), [("variance-form", "info")]
     ),

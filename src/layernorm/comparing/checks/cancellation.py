@@ -19,7 +19,11 @@ from collections.abc import Iterator
 
 from layernorm.comparing.compared import Compared, differ, finding
 from layernorm.comparing.effect import MINOR, Effect
+from layernorm.comparing.pairing import Pair
 from layernorm.models.norm_record import Finding
+from layernorm.spec.norm_spec import UNKNOWN
+
+MOMENTS = ("moments", "moments_clamped")
 
 
 def cancels(effect: Effect) -> bool:
@@ -35,6 +39,21 @@ def check(compared: Compared) -> Iterator[Finding]:
             yield finding(
                 "cancellation", pair, effect, effect.of("variance_by"), *_said(a, b), a=a, b=b,
             )  # fmt: skip
+        elif (silent := _beside_unknown(pair)) is not None:
+            yield silent
+
+
+def _beside_unknown(pair: Pair) -> Finding | None:
+    """Say that one side cancels where the other's file is silent: a fact to know, for the other may do so too."""
+    ways = pair.a.spec.variance_by, pair.b.spec.variance_by
+    if UNKNOWN not in ways or not any(way in MOMENTS for way in ways):
+        return None
+    which, silent = ("B", "A") if ways[0] is UNKNOWN else ("A", "B")
+    return Finding(
+        "cancellation", "info", pair.a.name,
+        f"{which} takes E[x²] − E[x]², which cancels where the mean is large; {silent} does not say how it does.",
+        f"take the variance about the mean in {which}.", {which.lower(): ways["AB".index(which)]}, pair.b.name,
+    )  # fmt: skip
 
 
 def _said(a: object, b: object) -> tuple[str, str]:
