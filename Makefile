@@ -35,7 +35,6 @@ test-models: $(VENV)/test.stamp
 
 cases: $(VENV)/test.stamp
 	$(BIN)/python -W ignore tests/comparing/test_case_pairs.py docs/cases.md
-	$(BIN)/python -W ignore tests/comparing/mutations.py
 	$(BIN)/python -W ignore tests/comparing/matrix.py
 
 infer-draws: $(VENV)/test.stamp

@@ -48,6 +48,21 @@ def test_a_model_is_the_same_as_itself(tmp_path, capsys):
     assert "2 pairs: 2 by name." in text
 
 
+def test_pairs_by_order_alone_are_said_to_be_that(tmp_path, capsys):
+    """Of names and values nothing is alike here."""
+    made = []
+    for side, factor in (("a", 1), ("b", 3)):
+        nodes = [
+            helper.make_node("LayerNormalization", [x, f"{side}{w}"], [y], f"{side}{x}", axis=-1)
+            for x, w, y in (("x", 1, "m"), ("m", 2, "y"))
+        ]
+        held = constants(**{f"{side}1": factor * W, f"{side}2": factor * W + 1})
+        made.append(save(tmp_path, model(nodes, held), f"{side}.onnx"))
+    _, text = said(capsys, *made)
+    assert "2 pairs: 2 by order." in text
+    assert "Only their order and widths speak for these pairs; --map F.json names others." in text
+
+
 FAULTS = {"eps-value": {"epsilon": 1e-5}, "axes": {"axis": -2}, "beta-missing": {"beta": False}}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""This file is a second matrix that judges `compare`: named variants of every kind, faults in three sizes.
+"""This file is the matrix that judges `compare`: named variants of every kind, faults in three sizes.
 
 Usage: python tests/comparing/matrix.py [seed [every-nth]]. A model has four norms of one row of the variants. Each cell
 writes it in one format and, with the fault in it, in the same or another; which two is drawn from those that can say

@@ -104,7 +104,7 @@ def test_a_block_of_the_number_0_is_a_block():
     wrapped = [f"module.{name}" for name in both]
     pairs = zip(both, wrapped, strict=True)
     assert rules(norms(*both), norms(*wrapped[::-1], start=50)) == dict.fromkeys(pairs, "normalized-name")
-    assert rules(norms("0.norm", "p"), norms("model.norm", "q", start=50)) == {}
+    assert rules(norms("0.norm", "p"), norms("model.norm", "q", "r", start=50)) == {}
 
 
 def test_post_attention_layernorm_means_two_things():
@@ -159,7 +159,7 @@ def test_rounding_twice_is_not_rounding_once():
 
 def test_values_that_a_narrower_type_cannot_hold_are_no_warning():
     wide = [strange(factor * GAMMA, name) for factor, name in ((1e6, "b"), (1e7, "c"))]
-    assert rules([record("a", gamma=3e6 * GAMMA), *norms("x")], wide) == {}
+    assert rules([record("a", gamma=3e6 * GAMMA)], wide) == {}
 
 
 def test_values_that_several_norms_share_pair_nothing():
@@ -184,10 +184,9 @@ def test_order_pairs_runs_between_pairs_that_are_as_many_and_as_wide():
     assert left(a, fewer) == (["p", "q"], ["r", "s"])
 
 
-def test_order_alone_pairs_nothing():
-    """Two lists of as many norms say nothing of which is which, but where each side has one."""
-    assert left(norms("p", "q"), norms("r", "s", start=9)) == (["p", "q"], ["r", "s"])
-    assert rules(norms("p"), norms("r", start=9)) == {("p", "r"): "order"}
+def test_order_alone_pairs_lists_as_many_and_as_wide():
+    assert rules(norms("p", "q"), norms("r", "s", start=9)) == {("p", "r"): "order", ("q", "s"): "order"}
+    assert left(norms("p", "q"), norms("r", start=9)) == (["p", "q"], ["r"])
     assert left(norms("p"), [strange(GAMMA[:8], "r", beta=BETA[:8])]) == (["p"], ["r"])
 
 

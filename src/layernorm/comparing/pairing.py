@@ -105,13 +105,7 @@ class _Match:
                 self.pair(i, at_b[key], rule)
 
     def between(self) -> None:
-        """Pair runs that lie between the same pairs on both sides, if they are as many and as wide.
-
-        Where nothing else was paired, a position in the list is all that would speak for a pair, unless each side has
-        one norm.
-        """
-        if not self.of_a and max(len(self.a), len(self.b)) > 1:
-            return
+        """Pair runs that lie between the same pairs on both sides, if they are as many and as wide."""
         ends = [(-1, -1), *sorted((i, j) for i, (j, _) in self.of_a.items()), (len(self.a), len(self.b))]
         if any(j >= after for (_, j), (_, after) in pairwise(ends)):
             return  # the sides run in different orders

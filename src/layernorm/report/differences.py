@@ -78,6 +78,8 @@ def _pairs(comparison: Comparison, width: int) -> list[str]:
     lines = paragraph(f"{len(pairs) or 'No'} pair{'s' * (len(pairs) != 1)}{f': {said}' if said else ''}.", width, 0)
     if pairs:
         lines += paragraph(", ".join(f"{count} {status}" for status, count in statuses.items()) + ".", width, 2)
+    if len(pairs) > 1 and rules.keys() == {"order"}:
+        lines += paragraph("Only their order and widths speak for these pairs; --map F.json names others.", width, 2)
     for which, why in ran.why_not.items():
         if why is not None:
             lines += paragraph(f"{which.upper()} was not run: {why.rstrip('.')}.", width, 2)

@@ -45,14 +45,15 @@ def check(compared: Compared) -> Iterator[Finding]:
 
 def _beside_unknown(pair: Pair) -> Finding | None:
     """Say that one side cancels where the other's file is silent: a fact to know, for the other may do so too."""
-    ways = pair.a.spec.variance_by, pair.b.spec.variance_by
-    if UNKNOWN not in ways or not any(way in MOMENTS for way in ways):
+    a, b = pair.a.spec.variance_by, pair.b.spec.variance_by
+    if UNKNOWN not in (a, b) or not any(way in MOMENTS for way in (a, b)):
         return None
-    which, silent = ("B", "A") if ways[0] is UNKNOWN else ("A", "B")
+    which, silent = ("B", "A") if a is UNKNOWN else ("A", "B")
     return Finding(
         "cancellation", "info", pair.a.name,
         f"{which} takes E[x²] − E[x]², which cancels where the mean is large; {silent} does not say how it does.",
-        f"take the variance about the mean in {which}.", {which.lower(): ways["AB".index(which)]}, pair.b.name,
+        f"take the variance about the mean in {which}.",
+        {"a": "unknown" if a is UNKNOWN else a, "b": "unknown" if b is UNKNOWN else b}, pair.b.name,
     )  # fmt: skip
 
 
