@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layernorm.cli.progress import progress
 from layernorm.spec.errors import ArgumentError, FileError
 
 STATUS = {"same": 0, "differs": 1, "inconclusive": 2}
@@ -28,9 +29,9 @@ def compare(
     # loaded here: NumPy and the formats are nothing that `layernorm --help` should wait for
     from layernorm.report.comparison import compare as side_by_side
 
-    comparison = side_by_side(
-        a, b, None if inputs is None else _arrays(inputs), None if names is None else _names(names)
-    )  # fmt: skip
+    arrays, given = None if inputs is None else _arrays(inputs), None if names is None else _names(names)
+    with progress(f"comparing {a.name} and {b.name}"):
+        comparison = side_by_side(a, b, arrays, given)
     if as_json:
         typer.echo(json.dumps(comparison.document(), allow_nan=False))
     else:

@@ -5,12 +5,14 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from layernorm.cli.progress import progress
 
 if TYPE_CHECKING:
     from layernorm.conformance.conform import Report
@@ -52,8 +54,8 @@ def conform(
         if case is not None:
             found = report_of_case(made, case, wanted)
         else:
-            with _progress() as progress:
-                found = report(made, quick=quick, only=wanted, progress=progress)
+            with progress("grading") as tell:
+                found = report(made, quick=quick, only=wanted, progress=tell)
     if as_json:
         saved = _save(found, save)  # first, for of a report and an error only one may be printed
         typer.echo(json.dumps(found.to_json(), allow_nan=False))
@@ -94,15 +96,3 @@ def _stdout_to_stderr() -> Iterator[None]:
         aside = stack.enter_context(open(other, "w", encoding="utf-8", errors="replace", buffering=1))  # noqa: PTH123
         stack.enter_context(contextlib.redirect_stdout(aside))
         yield
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None] | None]:
-    """Show on a terminal which property is being graded."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("grading") as status:
-        yield lambda name: status.update(f"grading {name}")

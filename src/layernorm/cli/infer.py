@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from layernorm.cli.progress import progress
+
 NONE_FITS = 1
 
 
@@ -24,7 +26,9 @@ def infer(
     from layernorm.report.inference import infer as ask
 
     arrays = [read_array(path) for path in (x, y)]
-    found = ask(*arrays, *(None if path is None else read_array(path) for path in (gamma, beta)))
+    known = [None if path is None else read_array(path) for path in (gamma, beta)]
+    with progress(f"looking for a norm that turns {x.name} into {y.name}"):
+        found = ask(*arrays, *known)
     if as_json:
         typer.echo(json.dumps(found.document(), allow_nan=False))
     else:

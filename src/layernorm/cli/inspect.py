@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from layernorm.cli.progress import progress
 from layernorm.spec.errors import ArgumentError
 
 MET = 1
@@ -41,7 +42,8 @@ def inspect(
         _check(card)
         if card.exists() and (not card.is_file() or (model.exists() and card.samefile(model))):
             raise ArgumentError(f"{card} is the model itself, or no plain file; give the card another name.", str(card))
-    seen = look_into(model)
+    with progress(f"reading {model.name}"):
+        seen = look_into(model)
     if card is not None:
         with replacing(card) as aside, aside.open("x", encoding="utf-8") as file:
             file.write(json.dumps(seen.document(values=True), allow_nan=False) + "\n")
