@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file times every operation, type and shape against all installed peers and a copy of the same bytes.
 
-Usage: python benchmarks/bench.py [--quick] [--json FILE] [--only OP], which takes six minutes and prints a table; and
+Usage: python benchmarks/bench.py [--quick] [--json FILE] [--only OP], which takes seven minutes and prints a table; and
 python benchmarks/bench.py --report RUN.json ..., which writes the medians of several runs to docs/performance.md, its
 plots and the README's table.
 
@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ CELLS = [
     *(Cell("layer_norm_backward", "float32", shape, out=False) for shape in SHAPES),
     *(Cell("layer_norm", "float32", (rows, 768), after="matmul") for rows in (32, 512, 4096)),
 ]
+CLOSE = 1.1
+"""Cells whose ratio is below it are named: they are too close to call on a shared machine."""
 QUICK = [(1, 768), (512, 768), (4096, 4096)]
 # One line over sizes: rows of a thousand values, from one row to a hundred thousand.
 LINE = [Cell("layer_norm", "float32", (10**k, 1000)) for k in range(6)]
@@ -165,7 +168,10 @@ for name, call in {"with out=": lambda: ln.layer_norm(x, gamma, out=out), "witho
 
 def run(cells: list[Cell], line: list[Cell], rounds: int) -> dict[str, Any]:
     """Time everything once."""
-    document: dict[str, Any] = {"machine": machine(), "versions": versions(), "threads": THREADS, "cells": []}
+    document: dict[str, Any] = {
+        "machine": machine(), "versions": versions(), "threads": THREADS, "commit": commit(), "load": os.getloadavg(),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"), "cells": [],
+    }  # fmt: skip
     with workers(list(CONTENDERS)) as among:
         for cell in cells:
             document["cells"].append(measured(cell, among, rounds))
@@ -207,6 +213,16 @@ def ratio(cell: dict[str, Any]) -> float:
     return statistics.median(cell["ratios"]) if "ratios" in cell else fastest(cell)[1] / cell["ours_us"]
 
 
+def of_copy(cell: dict[str, Any]) -> float:
+    """Give ours in units of the copy, in the same way."""
+    return statistics.median(cell["of_copy"]) if "of_copy" in cell else cell["ours_us"] / cell["copy_us"]
+
+
+def mean(cells: list[dict[str, Any]]) -> float:
+    """Give the geometric mean of the ratios."""
+    return math.exp(statistics.mean(math.log(ratio(c)) for c in cells))
+
+
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Take the median of each figure over whole runs."""
     whole = dict(runs[-1])
@@ -222,7 +238,8 @@ def _median_cell(same: list[dict[str, Any]]) -> dict[str, Any]:
     assert all(label(c) == label(first) for c in same)
     peers = {n: statistics.median(c["peers"].get(n, math.inf) for c in same) for n in first["peers"]}
     figures = {n: statistics.median(c[n] for c in same) for n in ("ours_us", "copy_us")}
-    return first | figures | {"peers": peers, "ratios": [ratio(c) for c in same]}
+    spans = {"ratios": [ratio(c) for c in same], "of_copy": [of_copy(c) for c in same]}
+    return first | figures | {"peers": peers, "copy_by": " or ".join(sorted({c["copy_by"] for c in same}))} | spans
 
 
 # -- tables and plots ---------------------------------------------------------------------------------------
@@ -250,13 +267,14 @@ def tables(whole: dict[str, Any]) -> str:
             others = ", ".join(f"{n} {v:.4g}" for n, v in sorted(c["peers"].items(), key=lambda p: p[1]) if n != name)
             rows.append([
                 label(c), f"{c['ours_us']:.4g}", f"{us:.4g} {name}", f"**{ratio(c):.2f}**{span(c)}",
-                f"{c['copy_us']:.4g} {c['copy_by']}", f"{c['ours_us'] / c['copy_us']:.2f}", others,
+                f"{c['copy_us']:.4g} {c['copy_by']}", f"{of_copy(c):.2f}", others,
             ])  # fmt: skip
-        mean = math.exp(statistics.mean(math.log(ratio(c)) for c in cells))
-        least = min(cells, key=ratio)
+        by_op = {op: [c for c in cells if c["op"] == op] for op in dict.fromkeys(c["op"] for c in cells)}
+        apart = "; ".join(f"{op} {mean(those):.2f}" for op, those in by_op.items()) if len(by_op) > 1 else ""
+        close = ", ".join(f"{label(c)} ({ratio(c):.2f})" for c in sorted(cells, key=ratio) if ratio(c) < CLOSE)
         parts.append(
-            f"### {title}\n\n{markdown(rows)}\n\nGeometric mean of peer / ours: **{mean:.2f}**; least "
-            f"{ratio(least):.2f}, at {label(least)}."
+            f"### {title}\n\n{markdown(rows)}\n\nGeometric mean of peer / ours: **{mean(cells):.2f}**"
+            f"{f' ({apart})' if apart else ''}. Below {CLOSE}: {close or 'none'}."
         )
     return "\n\n".join(parts)
 
@@ -280,7 +298,11 @@ def first_table(whole: dict[str, Any]) -> str:
             ours, copy = f"{c['ours_us']:.3g}", f"{c['copy_us']:.3g}"
             rows.append([title, ours, f"{us:.3g} {name}", f"{ratio(c):.2f}{span(c)}", copy])
     slower = [f"{label(c)} ({ratio(c):.2f})" for c in whole["cells"] if ratio(c) < 1]
-    lost = f" Of all {len(whole['cells'])} cells a peer is faster in: {', '.join(slower) or 'none'}."
+    close = [f"{label(c)} ({ratio(c):.2f})" for c in whole["cells"] if 1 <= ratio(c) < CLOSE]
+    lost = (
+        f" Of all {len(whole['cells'])} cells a peer is faster in: {', '.join(slower) or 'none'}; ours is less than "
+        f"{CLOSE} times as fast in: {', '.join(close) or 'none'}."
+    )
     return f"{markdown(rows)}\n\n{whole['machine']}; {said_versions(whole)}. {said_runs(whole)}.{lost}"
 
 
@@ -348,6 +370,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+def commit() -> str:
+    """Name the commit that is timed, so that a run can be laid beside its kernels."""
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False).stdout.strip() or "unknown"
+
+
 def said_versions(whole: dict[str, Any]) -> str:
     """Say them in a line."""
     return ", ".join(f"{name} {number}" for name, number in whole["versions"].items())
@@ -357,7 +385,10 @@ def said_runs(whole: dict[str, Any]) -> str:
     """Say of how many runs the figures are."""
     if whole["runs"] == 1:
         return "One whole run"
-    return f"Medians of {whole['runs']} whole runs, the least and the greatest ratio in brackets"
+    return (
+        f"Medians of {whole['runs']} whole runs; a ratio is the median of the runs' own, so not the quotient of the "
+        "times beside it; the least and the greatest in brackets"
+    )
 
 
 def between(text: str, name: str, content: str) -> str:

@@ -73,7 +73,7 @@ def test_runs_are_merged_by_their_medians_and_every_cell_is_on_the_page(bench, t
     assert page.endswith(" after")
     assert "what was" not in page
     assert "| layer_norm float32 1×768 | 2 | 3 torch | **1.50** (0.50 to 4.00) | 1 numpy | 2.00 | jax.jit 10 |" in page
-    assert "Geometric mean of peer / ours: **1.50**; least 1.50" in page
+    assert "Geometric mean of peer / ours: **1.50**. Below 1.1: none." in page
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| forward 1×768 | 2 | 3 torch | 1.50 (0.50 to 4.00) | 1 |" in readme
     assert "Of all 1 cells a peer is faster in: none." in readme
@@ -85,7 +85,7 @@ def test_runs_are_merged_by_their_medians_and_every_cell_is_on_the_page(bench, t
 def test_a_slower_cell_is_shown_as_one(bench):
     text = bench["tables"](bench["merged"]([some_run(4.0, 2.0)]))
     assert "**0.50**" in text
-    assert "least 0.50" in text
+    assert "Below 1.1: layer_norm float32 1×768 (0.50)." in text
 
 
 def test_the_committed_runs_are_what_the_pages_say(bench):
