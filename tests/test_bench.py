@@ -76,7 +76,7 @@ def test_runs_are_merged_by_their_medians_and_every_cell_is_on_the_page(bench, t
     assert "Geometric mean of peer / ours: **1.50**. Below 1.1: none." in page
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| forward 1×768 | 2 | 3 torch | 1.50 (0.50 to 4.00) | 1 |" in readme
-    assert "Of all 1 cells a peer is faster in: none." in readme
+    assert "Of all 1 cells a peer is faster in: none; ours is less than 1.1 times as fast in: none." in readme
     assert (tmp_path / "docs/performance.svg").exists()
     with pytest.raises(SystemExit, match="there are no marks"):
         bench["between"]("nothing", "speed", "text")
