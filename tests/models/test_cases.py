@@ -7,7 +7,6 @@ the reports quote as right or wrong results is held against the recorded spec to
 shows the cause are listed in `ELSEWHERE`, each with the reason.
 """
 
-import json
 import os
 import re
 import zipfile
@@ -16,14 +15,13 @@ from dataclasses import replace
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import gguf
 import numpy as np
-import onnx
 import pytest
+import small_files
 import torch
 from drafts import Draft
 from onnx import helper
-from safetensors.numpy import save_file
+from small_files import chain
 
 import layernorm as ln
 from layernorm.models.formats import read_model
@@ -76,48 +74,38 @@ def test_each_report_is_tested_or_says_why_not():
 # -- small files ---------------------------------------------------------------------------------------------
 
 
+def read(path):
+    """Find the norms of a file or folder."""
+    return identify(read_model(path))
+
+
 def drawn(folder, b, *outputs):
-    """Write a draft to a file and find its norms."""
-    model = b.model(*outputs)
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    onnx.save(model, folder / "m.onnx")
-    return identify(read_model(folder / "m.onnx"))
+    """Find the norms of a draft, written to a file."""
+    return read(small_files.drawn(folder / "m.onnx", b, *outputs))
 
 
-def fused(folder, op, *inputs, shape=(2, 4, 8), dtype=np.float32, opset=17, domain="", **attributes):
-    """Find the norms of a file with one operator, its parameters being arrays."""
-    b = Draft(shape, dtype, opset)
-    names = [i if isinstance(i, str) else b.const(i, f"norm.{n}") for i, n in zip(inputs, "wbmv", strict=False)]
-    return drawn(folder, b, b(op, b.x, *names, domain=domain, **attributes))
+def fused(folder, op, *inputs, **more):
+    """Find the norms of a file with one operator."""
+    return read(small_files.fused(folder / "m.onnx", op, *inputs, **more))
 
 
 def checkpoint(folder, config, **tensors):
     """Find the norms of a folder with a configuration and named tensors, `__` standing for a dot."""
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    arrays = {name.replace("__", "."): np.asarray(value, np.float32) for name, value in tensors.items()}
-    save_file(arrays, folder / "model.safetensors")
-    return identify(read_model(folder))
+    return read(small_files.checkpoint(folder, config, dotted(tensors)))
 
 
 def llama_cpp(path, arch, keys, **tensors):
     """Find the norms of a GGUF."""
-    writer = gguf.GGUFWriter(path, arch)
-    for key, value in keys.items():
-        writer.add_float32(key, value)
-    for name, value in tensors.items():
-        writer.add_tensor(name.replace("__", "."), np.asarray(value, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return identify(read_model(path))
+    return read(small_files.llama_cpp(path, arch, keys, dotted(tensors)))
 
 
-def keras_file(folder, *layers):
-    import keras
+def keras_file(folder, shape, *layers):
+    """Find the norms of a Keras model."""
+    return read(small_files.keras_file(folder / "m.keras", shape, *layers))
 
-    keras.Sequential(layers).save(folder / "m.keras")
-    return identify(read_model(folder / "m.keras"))
+
+def dotted(tensors):
+    return {name.replace("__", "."): value for name, value in tensors.items()}
 
 
 def only(found):
@@ -144,19 +132,6 @@ def close(norm, x, expected, atol=6e-4, **parameters):
     """Hold what the spec computes against the numbers of a report."""
     y = ln.normalize(np.asarray(x, np.float64), norm.spec.assume(NormSpec()), **parameters)
     np.testing.assert_allclose(y, expected, atol=atol)
-
-
-def chain(b, x, *, axes=(-1,), eps=1e-5, centered=True, outside=False, ddof=0, keepdims=1, gamma=None):
-    """Write a norm in single operations."""
-    d = b("Sub", x, b.mean(x, axes, keepdims)) if centered else x
-    square = b("Mul", d, d)
-    variance = b.mean(square, axes, keepdims)
-    if ddof:
-        n = int(np.prod([b.inputs[0].type.tensor_type.shape.dim[a].dim_value for a in axes]))
-        variance = b("Mul", variance, n / (n - 1))
-    root = b("Add", b("Sqrt", variance), eps) if outside else b("Sqrt", b("Add", variance, eps))
-    y = b("Div", d, root)
-    return y if gamma is None else b("Mul", y, b.const(gamma, "norm.weight"))
 
 
 # -- epsilon -------------------------------------------------------------------------------------------------
@@ -195,7 +170,7 @@ def test_c08_a_keras_batch_norm_has_its_own_default(tmp_path):
     """Keras adds 1e-3 where PyTorch and darknet add 1e-5 (gzuidhof/nn-transfer 3, qqwweee/keras-yolo3 451)."""
     import keras
 
-    norm = only(keras_file(tmp_path, keras.Input((5, 5, 3)), keras.layers.BatchNormalization()))
+    norm = only(keras_file(tmp_path, (5, 5, 3), keras.layers.BatchNormalization()))
     said(norm, eps=1e-3, statistics="stored", axes=(0, 1, 2))
     close(norm, np.full((1, 1, 1, 3), 0.1), np.full((1, 1, 1, 3), 0.9535), mean=np.zeros(3), var=np.full(3, 0.01))
 
