@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT
+"""This file serves the page on this machine alone, and refuses whoever else asks.
+
+A page of another site can send requests to 127.0.0.1, and by DNS rebinding even read answers under its own name: so
+every request must name this host and port exactly, and what computes must also show the token that was printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from layernorm import __version__
+from layernorm.explorer.computing import computed
+from layernorm.explorer.page import START, TYPES, static_files
+from layernorm.spec.errors import ArgumentError, LayerNormError, MissingExtraError
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingExtraError(
+        f"the page is served by starlette and uvicorn, and {error.name} is not installed; pip install starlette uvicorn."
+    ) from None
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PORT, TRIES = 8817, 20
+MOST_BYTES = 64 * 2**20
+SECONDS = 30
+"""How long a request's body may take."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass
+class Served:
+    """What is served where: the names by which it may be asked, the secret, the tensors that someone brought."""
+
+    hosts: frozenset[str]
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    most_bytes: int = MOST_BYTES
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+
+def allowed_hosts(port: int, more: Iterable[str] = ()) -> frozenset[str]:
+    """Give each host by which this server may be asked, with its port."""
+    names = [*("127.0.0.1", "localhost", "[::1]"), *more]
+    return frozenset(name.lower() if name.rpartition(":")[2].isdigit() and not name.endswith("]") else
+                     f"{name.lower()}:{port}" for name in names)  # fmt: skip
+
+
+# -- who may ask --------------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Lets through what names this host, and to what computes only what has the token; says so in every answer."""
+
+    def __init__(self, app: ASGIApp, served: Served) -> None:
+        self.app, self.served = app, served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        refused = self._refused(scope)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                if refused is not None:
+                    more.append((b"connection", b"close"))
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        if refused is not None:
+            await refused(scope, receive, answer)
+            return
+        await self.app(scope, receive, answer)
+
+    def _refused(self, scope: Scope) -> Response | None:
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        host = headers.get(b"host", [])
+        if len(host) != 1 or host[0].lower() not in self.served.hosts:
+            return _error(421, "this server answers to its own address only; open the link that was printed.")
+        if not scope["path"].startswith("/api/"):
+            return None
+        origin = headers.get(b"origin", [f"http://{host[0]}"])
+        site = headers.get(b"sec-fetch-site", ["none"])
+        token = headers.get(b"x-token", [""])
+        if origin != [f"http://{host[0]}"] or site not in (["same-origin"], ["none"]):
+            return _error(403, "another site may not ask this server; open the link that was printed.")
+        if len(token) != 1 or not hmac.compare_digest(token[0].encode(), self.served.token.encode()):
+            return _error(403, "the token is missing or of another run; open the link that was printed.")
+        length = headers.get(b"content-length", ["0"])[0]
+        if length.isdigit() and int(length[:20]) > self.served.most_bytes:
+            return _too_much(self.served)
+        return None
+
+
+def _error(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status)
+
+
+def _too_much(served: Served) -> Response:
+    return _error(413, f"the request is larger than {served.most_bytes} bytes; name the file when you start layernorm.")
+
+
+# -- what is answered ---------------------------------------------------------------------------------------
+
+
+def application(served: Served) -> ASGIApp:
+    """Make the application that answers for the page."""
+    held = static_files()
+
+    async def page(request: Request) -> Response:
+        name = request.url.path.removeprefix("/") or START
+        if name not in held:
+            return _error(404, "there is no such file.")
+        return Response(held[name], media_type=TYPES[name.rpartition(".")[2]])
+
+    async def about(_: Request) -> Response:
+        tensors = [{"id": id, **tensor.summary()} for id, tensor in served.tensors.items()]
+        return JSONResponse({"version": __version__, "tensors": tensors})
+
+    async def compute(request: Request) -> Response:
+        try:
+            calls = json.loads(await _body(request, served))
+        except (ValueError, RecursionError):
+            return _error(400, "the request is no JSON; reload the page.")
+        return JSONResponse({"results": await asyncio.to_thread(computed, calls)})
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        return _error(400, str(error))
+
+    async def too_long(_: Request, __: Exception) -> Response:
+        return _too_much(served)
+
+    async def gone(_: Request, __: Exception) -> Response:
+        return _error(408, f"the request took longer than {SECONDS} seconds; send it again.")
+
+    async def broken(_: Request, error: Exception) -> Response:
+        return _error(500, f"the server could not answer: {type(error).__name__}; its terminal says more.")
+
+    routes = [
+        Route("/api/about", about, methods=["GET"]),
+        Route("/api/compute", compute, methods=["POST"]),
+        Route("/{path:path}", page, methods=["GET", "HEAD"]),
+    ]
+    handlers: Mapping[Any, Callable[[Request, Exception], Any]] = {
+        LayerNormError: refuse, TooLong: too_long, TimeoutError: gone, ClientDisconnect: gone, Exception: broken,
+    }  # fmt: skip
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), served)
+
+
+class TooLong(Exception):
+    """A body went on beyond what is taken."""
+
+
+async def _body(request: Request, served: Served) -> bytes:
+    """Read a body that says no length, or a false one, and stop where it is too long."""
+    read = bytearray()
+    async with asyncio.timeout(SECONDS):
+        async for part in request.stream():
+            read += part
+            if len(read) > served.most_bytes:
+                raise TooLong
+    return bytes(read)
+
+
+# -- on this machine ----------------------------------------------------------------------------------------
+
+
+def listening(host: str, port: int | None) -> socket.socket:
+    """Bind a port: the one asked for, else the first that is free of some, else any.
+
+    Raises:
+        ArgumentError: the port that was asked for is taken, or the address is none of this machine.
+    """
+    wanted = [port] if port is not None else [*range(PORT, PORT + TRIES), 0]
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in wanted:
+        made = socket.socket(kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host, number))
+            made.listen(64)
+        except OSError as error:
+            made.close()
+            reason = error.strerror or str(error)
+            if port is not None or not _in_use(error):
+                raise ArgumentError(f"{host}:{number}: {reason}; choose another with --port.") from None
+            continue
+        return made
+    raise AssertionError("port 0 is always free")
+
+
+def _in_use(error: OSError) -> bool:
+    import errno
+
+    return error.errno in (errno.EADDRINUSE, errno.EACCES)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()
+
+
+def made(app: ASGIApp, ready: Callable[[], None]) -> uvicorn.Server:
+    """Make a server; `ready` is called once it answers."""
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off",
+        limit_concurrency=64, timeout_keep_alive=10, timeout_graceful_shutdown=2, h11_max_incomplete_event_size=16_384,
+    )  # fmt: skip
+    return _Server(config, ready)
+
+
+def serve(app: ASGIApp, bound: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer until it is interrupted."""
+    made(app, ready).run(sockets=[bound])

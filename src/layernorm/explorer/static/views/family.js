@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: MIT
+// This view is not written yet.
+"use strict";
