@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-models cases infer-draws fuzz lint scoreboard bench
+.PHONY: help demo test test-models cases infer-draws fuzz lint scoreboard bench docs
 
 help:
 	@echo "make demo   list the norms of a real model, replay them, and say what is wrong with three faulty exports of it"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
 	@echo "make bench  time every operation against every installed peer, about seven minutes"
+	@echo "make docs   build the pages of docs/ with the explorer in them, into out/docs"
 	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
 
 demo: $(VENV)/demo.stamp
@@ -54,9 +55,16 @@ scoreboard: $(VENV)/test.stamp
 bench: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/bench.py --json out/bench.json
 
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m sphinx -q -W -b html docs out/docs
+
 # A stamp is as old as the last install of its extra; only a newer pyproject.toml makes pip run again.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/pip
