@@ -34,6 +34,7 @@ PAINT = """() => performance.getEntriesByName("first-contentful-paint")[0]?.star
 
 
 def main():
+    """Time the first paint, then every view that has a slider."""
     running = Running()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
