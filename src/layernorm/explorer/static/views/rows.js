@@ -31,7 +31,7 @@
   const picked = ({ picks }) => [...new Set(picks.split(".").filter(Boolean).map(Number))].filter((k) => k >= 0 && k < 24).sort((a, b) => a - b);
   const alike = (a, b) => a.length === b.length && a.every((v, i) => v === b[i]);
 
-  const named = (k) => { const [e, t, f] = cellOf(k); return `example ${e + 1}, token ${t + 1}, feature ${f + 1}`; };
+  const named = (k) => { const [e, t, f] = cellOf(k); return `example ${"AB"[e]}, token ${t + 1}, feature ${f + 1}`; };
   const capital = (words) => words[0].toUpperCase() + words.slice(1);
 
   /** Read a prediction: what is said of it, and the state that shows why. */
