@@ -203,3 +203,16 @@ LN.normal = (seed) => {
   const next = LN.uniform(seed);
   return () => Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next());
 };
+
+/** Make a tensor of 2 examples, 3 tokens and 4 features of whole numbers from 1 to 9, for eyes to follow. */
+LN.small = (seed) => {
+  const next = LN.uniform(seed);
+  return Array.from({ length: 24 }, () => 1 + Math.floor(9 * next()));
+};
+
+/** Fold a list of values into nested lists of a shape. */
+LN.nested = (values, shape) => {
+  if (shape.length < 2) return values;
+  const each = values.length / shape[0];
+  return Array.from({ length: shape[0] }, (_, i) => LN.nested(values.slice(i * each, (i + 1) * each), shape.slice(1)));
+};

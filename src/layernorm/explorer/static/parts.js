@@ -270,7 +270,10 @@ LN.grid = (view, { label, rows, columns, cell, focus = () => {}, act = null, hea
     table.replaceChildren(...body);
   };
   const paint = () => {
-    if (cells.length !== rows() || cells[0]?.length !== columns()) make();
+    if (cells.length !== rows() || cells[0]?.length !== columns()) {
+      make();
+      at = [Math.min(at[0], rows() - 1), Math.min(at[1], columns() - 1)]; // or Tab would find no cell
+    }
     cells.forEach((row, i) => row.forEach((node, j) => {
       const { text, name, class: kind = "" } = cell(i, j);
       node.textContent = text;
@@ -312,3 +315,17 @@ LN.math = (tag, attributes = {}, ...children) =>
 LN.formula = (words, ...children) => LN.el(
   "div", { class: "formula" }, LN.math("math", { display: "block" }, ...children), LN.el("p", { class: "spoken" }, words),
 );
+
+/** Put headings over the columns of a grid with row headings; `names()` gives them, the corner's first. */
+LN.heads = (view, box, names) => {
+  const table = box.querySelector("table");
+  let said = "";
+  view.ondraw(() => {
+    const words = names();
+    if (table.tHead && said === words.join()) return;
+    said = words.join();
+    table.tHead?.remove();
+    table.prepend(LN.el("thead", {}, LN.el("tr", { role: "row" }, words.map((word) => LN.el("th", { scope: "col", role: "columnheader" }, word)))));
+  });
+  return box;
+};
