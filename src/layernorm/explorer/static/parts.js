@@ -337,7 +337,7 @@ LN.pick = (view, { ask, key, done, options, right, reveal, land = {} }) => {
     again.hidden = !open;
     reveal.forEach((part) => { part.hidden = !open; });
     if (open || s[key] !== "") missed.textContent = "";
-    verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}` : "";
+    verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}`.trim() : "";
     look.hidden = !one?.show || one.value === right(s);
     if (had && document.activeElement === document.body) (open ? again : commit).focus();
   });

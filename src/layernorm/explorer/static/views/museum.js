@@ -50,13 +50,13 @@
       key: "zeros", ref: "pytorch/pytorch#41527", year: 2020, culprit: "lost", type: "float16", eps: 1e-12, x: ten,
       story: "Ten zeros in half precision, ε = 1e−12, on a GPU. PyTorch 1.3.1 gave zeros, 1.4 and 1.5 gave NaN.",
       rows: () => [["float16 outputs", "ten NaN", few(LN.narrow(ten, { ...half, eps: 1e-12 }).y)], ["float32 outputs", "ten zeros", few(LN.narrow(ten, { eps: 1e-12 }).y)], ["ε as float16", "not printed", LN.say(LN.round(1e-12, "float16"))]],
-      why: "No half lies between 0 and 5.96e−8, so 1e−12 became 0, and 0 / √0 is NaN.", fix: "Statistics and ε in float32.",
+      why: "No half lies between 0 and 5.96e−8, so 1e−12 became 0, and 0 / √0 is NaN.", fix: "statistics and ε in float32.",
     },
     {
       key: "late", ref: "microsoft/DeepSpeed#581", year: 2020, culprit: "lost", type: "float16", eps: 1e-12, x: ten, given: "The report names padding with zeros or a constant, and no other numbers.",
       story: "A training kernel: NaN wherever a sequence was padded. ε = 1e−12 was added in float32, and the sum then stored as a half.",
       rows: () => [["variance + ε in float32", "1e−12", LN.say(f(0 + f(1e-12)))], ["the same as a half", "0", LN.say(late(ten, 1e-12).v)], ["outputs", "NaN", few(late(ten, 1e-12).y)]],
-      why: "Adding in float32 did not help: the sum was rounded to a half before the root was taken.", fix: "The maintainer’s proposal: keep the variance in float32.",
+      why: "Adding in float32 did not help: the sum was rounded to a half before the root was taken.", fix: "the maintainer’s proposal: keep the variance in float32.",
       code: "v = np.float16(x.astype(np.float32).var() + np.float32(1e-12))\nprint(v, (x - x.mean()) / np.sqrt(v))",
     },
     {
@@ -64,13 +64,13 @@
       story: "layer_norm in TensorFlow’s contrib had ε = 1e−12 for every type. Training BERT in half precision met NaN. The change: 1e−3 for halves.",
       rows: () => [["before, ε = 1e−12", "NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-12 }).y)], ["after, ε = 1e−3", "no NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-3 }).y)],
         ["what ε = 1e−3 leaves of a row of spread 0.01", "not mentioned", `${LN.say(100 * 0.01 / Math.sqrt(1e-4 + 1e-3), 3)} %`]],
-      why: "1e−12 is 0 as a half. 1e−3 is not, but rows with a small spread now shrink: the layer is another one.", fix: "A larger ε for halves; today’s answer is ε in float32.",
+      why: "1e−12 is 0 as a half. 1e−3 is not, but rows with a small spread now shrink: the layer is another one.", fix: "a larger ε for halves; today’s answer is ε in float32.",
     },
     {
       key: "export", ref: "pytorch/pytorch#86580", year: 2022, culprit: "lost", type: "float16", eps: 1e-8, x: equal, given: "The report’s rows are random; NaN needs equal numbers, as here.",
       story: "A half model with ε = 1e−8 was exported to ONNX. In the file ε was 0.0; PyTorch itself had kept it in float32.",
       rows: () => [["1e−8 as a half", "0.0", LN.say(LN.round(1e-8, "float16"))], ...[3e-8, 1e-7, 1e-5].map((e) => [`${LN.say(e)} as a half`, "–", LN.say(LN.round(e, "float16"), 6)]), ["equal numbers, exported", "–", LN.row(LN.narrow(equal, { ...half, eps: 1e-8 }).y)]],
-      why: "The least half is 5.96e−8; below half of that everything is 0. The two programs agree on every row but the constant ones.", fix: "Casts around ε; from ONNX 17 on the norm is one operator, and ε an attribute of it.",
+      why: "The least half is 5.96e−8; below half of that everything is 0. The two programs agree on every row but the constant ones.", fix: "casts around ε; from ONNX 17 on the norm is one operator, and ε an attribute of it.",
     },
     {
       key: "shifted", ref: "pytorch/pytorch#51102", year: 2021, culprit: "cancel", type: "float32", eps: 1e-5, x: rebuilt, given: "The numbers were random. The outputs of one row are printed, and times √ε they are its differences from the mean; the mean, 2000.25, is ours. Of the other row only the variance is printed: the one here is drawn, from seed 32996, to be near.",
@@ -80,7 +80,7 @@
         return [["a row’s outputs", LN.row(printed), LN.row(one.y)], ["their variance", "30 822.9", LN.say(LN.moments(one.y).variance, 7)], ["the variance below the root", "not printed", `${LN.say(one.variance)}; right is ${LN.say(LN.moments(rebuilt).variance, 3)}`],
           ["the same row, two passes", "0.1249, 0.4133, −1.6235, 1.0852", LN.row(LN.narrow(rebuilt).y)], ["variance of another row’s outputs", "48 425.8", LN.say(LN.moments(other.y).variance, 7)]];
       },
-      why: "Squares near 4 million stand 1/4 apart in float32, as far as the variance is large. It came out as 0, and outputs were divided by √ε.", fix: "Later kernels by Welford’s way.",
+      why: "Squares near 4 million stand 1/4 apart in float32, about as much as the variance is. It came out as 0, and outputs were divided by √ε.", fix: "later kernels by Welford’s way.",
       code: "mean = x.sum() / 4\nv = (x * x).sum() / 4 - mean * mean\ny = (x - mean) / np.sqrt(v + np.float32(1e-5))\nprint(v, y, y.astype(float).var())",
     },
     {
@@ -90,7 +90,7 @@
         const x = ramp(mean).map(f), { y } = onePass(x, turns(4)), exact = LN.layer(x);
         return [[`row mean ${mean}: first output`, got, LN.say(y[0], 5)], [`row mean ${mean}: largest error`, error, Math.max(...y.map((v, i) => Math.abs(v - exact[i]))).toFixed(3)]];
       }).concat([["row mean 100, two passes", "–", LN.say(twoPasses(ramp(100).map(f))[0], 5)], ["row mean 100, stored in float32, exactly", "−1.3415", LN.say(LN.layer(ramp(100).map(f))[0], 5)], ["row mean 100, in float64", "–", LN.say(LN.layer(ramp(100))[0], 5)]]),
-      why: "At a mean of 100 squares are near 10 000 and stand 0.001 apart; the variance is 0.00002.", fix: "Two passes were proposed: the row is in the cache anyway.",
+      why: "At a mean of 100 squares are near 10 000 and stand 0.001 apart; the variance is 0.00002.", fix: "two passes were proposed: the row is in the cache anyway.",
       code: "mean = x.mean()\nfor v in ((x * x).mean() - mean * mean, ((x - mean) ** 2).mean()):\n    print((x[0] - mean) / np.sqrt(v + np.float32(1e-5)))",
     },
     {
@@ -101,7 +101,7 @@
         return [["outputs on the GPU", "NaN", few(one.y)], ["variance", "not printed", `${LN.say(one.variance)}; right is ${LN.say(LN.moments(mlx).variance)}`],
           ["variance, mean² rounded on its own", "–", LN.say(onePass(mlx, blocks).variance)], ["variance, added one by one", "–", LN.say(LN.narrow(mlx, { way: "one pass" }).variance)]];
       },
-      why: "The mean of squares is rounded to a quarter, mean² was not rounded: the difference fell below 0. Added in another order the same row gives 0 or 0.5, so the bug comes and goes.", fix: "Two passes, in the change that closed it.",
+      why: "The mean of squares is rounded to a quarter, mean² was not rounded: the difference fell below 0. Added in another order the same row gives 0 or 0.5, so the bug comes and goes.", fix: "two passes, in the change that closed it.",
       code: "mean = x.sum() / 16\nfor v in ((x * x).cumsum()[-1] / 16 - mean * mean, x.astype(float).var()):\n    print(v)",
     },
     {
@@ -111,7 +111,7 @@
         const n = LN.narrow([v, v + 1, v + 2, v + 3], { way: "one pass" });
         return [[`variance at ${v}`, "not printed", `${LN.say(n.variance)}; right is ${LN.say(LN.moments([v, v + 1, v + 2, v + 3]).variance)}`], [`outputs at ${v}`, "NaN", LN.row(n.y)]];
       }),
-      why: "40 000² is 1.6 billion, where float32 numbers stand 128 apart. The difference of two such numbers was one step below 0.", fix: "A mean first, then the squares of what is left.",
+      why: "40 000² is 1.6 billion, where float32 numbers stand 128 apart. The difference of two such numbers was one step below 0.", fix: "a mean first, then the squares of what is left.",
       code: "mean = x.sum() / 4\nv = (x * x).sum() / 4 - mean * mean\nprint(v, (x - mean) / np.sqrt(v + np.float32(1e-5)))",
     },
     {
@@ -127,10 +127,10 @@
   const GO = (state) => `precision?done=%22passed%22&${Object.entries(state).map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`).join("&")}`;
   const least = (e) => `its least number above 0 is ${LN.say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${LN.say(e.eps)}`;
   const WHY = {
-    lost: (e) => (e.culprit === "lost" ? e.why : `The type is ${e.type}: ${least(e)}, which stays.`),
-    cancel: (e) => (e.culprit === "cancel" ? e.why : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
+    lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
+    cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
     over: (e) => `The largest square here is ${LN.say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${LN.say(LN.TYPES[e.type].most, 3)}.`,
-    other: (e) => (e.culprit === "other" ? e.why : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
+    other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
   };
   const SHOW = {
     lost: GO({ shape: "[5, 5, 5, 5]", eps: 1e-12, type: "float16" }), cancel: GO({ c: 1e5, way: "one pass" }),

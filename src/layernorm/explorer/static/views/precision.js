@@ -11,6 +11,8 @@
   const farthest = (a, b) => Math.max(...a.map((v, i) => Math.abs(v - b[i])));
   const finite = (x) => x.every(Number.isFinite);
   const gap = (size, type) => 2 ** (Math.floor(Math.log2(size)) - LN.TYPES[type].digits + 1);
+  const whole = (v) => (Number.isInteger(v) && Math.abs(v) < 1e15 ? String(v).replace("-", "−") : LN.say(v, 10));
+  const all = (x) => `[${x.map(whole).join(", ")}]`;
   const kept = (s) => { const x = asked(s); return farthest(x.map((v) => LN.round(v, s.type) - x[0]), x.map((v) => v - x[0])) <= 1e-2 * (Math.max(...x) - Math.min(...x)); };
 
   // -- where each way fails: the first power of two whose outputs are off, though all four numbers are stored exactly
@@ -30,7 +32,7 @@
     ["two passes", "float16", "models in half precision exported to ONNX before version 17"],
   ];
   const users = () => [
-    ["computed by", "so", "first fails at", "outputs there"],
+    ["computed by", "how", "first fails at", "outputs there"],
     ...USERS.map(([way, type, who]) => {
       const { k, y } = failing(type, (x) => LN.narrow(x, { type, way }).y);
       return [who, `${way}, ${type}`, `2^${k} = ${2 ** k}`, LN.row(y, 4)];
@@ -47,7 +49,7 @@
   const across = ({ low, high }, v) => 52 + (Math.log10(v / low) / Math.log10(high / low)) * 332;
   const mark = (axis, v, name, y) => (v < axis.low || v > axis.high ? [] : [
     LN.svg("line", { x1: across(axis, v), x2: across(axis, v), y1: 12, y2: 226, class: "mark" }),
-    LN.svg("text", { x: across(axis, v) + 4, y, class: "name start" }, name),
+    LN.svg("text", { x: across(axis, v) + (v < axis.high / 100 ? 4 : -4), y, class: `name ${v < axis.high / 100 ? "start" : "end"}` }, name),
   ]);
 
   const SPREADS = { low: 1e-8, high: 1e3, log: true, name: "spread σ" };
@@ -83,6 +85,13 @@
       why: () => "float16 goes up to 65 504. Squares get there sooner than numbers: 300² does." },
   ];
 
+  const WORDS = {
+    "two passes": "Two passes: first the mean, then the mean of the squared differences from it.",
+    "one pass": "One pass: the mean of the squares, less the square of the mean. Each number is read once.",
+    Welford: "Welford’s way: mean and squared differences grow together, number by number.",
+  };
+  const told = ({ type, way }) => `${WORDS[way]} ${type} keeps ${LN.TYPES[type].digits} binary digits and goes up to ${LN.say(LN.TYPES[type].most, 3)}.`;
+
   const region = (label, rows) => LN.el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": label }, LN.table(rows, label));
 
   const build = (view) => {
@@ -95,14 +104,14 @@
       const s = st(), n = narrow(s), x = n.held, m = finite(x) ? LN.moments(x) : { mean: NaN, variance: NaN };
       return [
         ["step", `${s.way}, ${s.type}`, "layernorm: float64 inside"],
-        ["stored", LN.row(x, 10), LN.row(x, 10)], ["mean", LN.say(n.mean, 10), LN.say(m.mean, 10)],
+        ["stored", all(x), all(x)], ["mean", whole(n.mean), whole(m.mean)],
         ["variance", LN.say(n.variance, 6), LN.say(m.variance, 6)], ["ε", LN.say(n.eps, 6), LN.say(s.eps, 6)],
         ["√(variance + ε)", LN.say(LN.round(Math.sqrt(LN.round(n.variance + n.eps, s.type)), s.type), 6), LN.say(Math.sqrt(m.variance + s.eps), 6)],
         ["outputs", LN.row(n.y), LN.row(ours(s))],
       ];
     };
     const errors = LN.figure(view, {
-      caption: () => `How far off the largest output is, ${st().type}, by offset (NaN is drawn at the top)`,
+      caption: () => `The largest error of an output in ${st().type}, by offset; NaN is drawn at the top`,
       draw: (s) => {
         const x = { low: 1, high: MOST[s.type], log: true, name: "offset c" };
         const lines = curves(s).map(({ name, points }) => ({ name, points: points.map(([c, d]) => [c, Number.isNaN(d) ? 1e4 : Math.max(d, 1e-17)]) }));
@@ -130,6 +139,8 @@
     view.ondraw(() => way.replaceChildren(LN.table(steps(), "On the way")));
     const sigma = LN.slider(view, "sigma", { label: "spread σ", min: -8, max: 3, step: 0.05, scale: "log", mean: () => shrunk(st()) });
     view.ondraw((s) => { sigma.hidden = s.shape !== EVEN; });
+    const words = LN.el("p", { class: "small" });
+    view.ondraw((s) => { words.textContent = told(s); });
     const types = Object.keys(LN.TYPES);
     const main = { shape: EVEN, sigma: ROOT, eps: 1e-5 }, at = (type, way, c) => ({ ...main, type, way, c });
     const shown = LN.el(
@@ -137,7 +148,7 @@
       LN.el("div", { class: "panel" },
         LN.choice(view, "shape", { label: "Token", options: [EVEN, EQUAL, TWO] }),
         LN.choice(view, "type", { label: "Stored and computed in", options: types }),
-        LN.choice(view, "way", { label: "Variance by", options: Object.keys(LN.WAYS) }),
+        LN.choice(view, "way", { label: "Variance by", options: Object.keys(LN.WAYS) }), words,
         LN.slider(view, "c", { label: "offset c, log scale", min: 0, max: 8, step: 0.01, scale: "log", mean: () => moved(st()) }),
         LN.chips(view, "Settings to try", [
           ["float16, c = 2048", at("float16", "two passes", 2048)], ["one pass, c = 100 000", at("float32", "one pass", 1e5)], ["one pass, c = 1 000 000", at("float32", "one pass", 1e6)],
@@ -146,7 +157,7 @@
           ["σ = √ε", { ...at("float32", "two passes", 0), sigma: Math.sqrt(1e-5) }],
         ])),
       LN.el("div", { class: "pair" },
-        bars(() => `${st().way}, in ${st().type}; outlines: without the offset, exactly`, () => narrow(st()).y, "a"),
+        bars(() => `Outputs by ${st().way} in ${st().type}; outlines: without the offset, exactly`, () => narrow(st()).y, "a"),
         bars(() => `As layernorm does it: sums in float64, rounded once to ${st().type}`, () => ours(st()), "b")),
       way,
       LN.el("h3", {}, "“Undoes an offset exactly”: where that stops being true"), errors,
@@ -167,13 +178,13 @@
     if (s.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
     const x = asked(s), n = narrow(s), y = ours(s), d = farthest(n.y, LN.layer(n.held, s));
     if (!finite(n.held)) return `${LN.say(Math.max(...x), 6)} is more than ${LN.say(LN.TYPES[s.type].most, 6)}, the largest ${s.type}; it is stored as infinity, and no way to a variance helps.`;
-    const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${LN.say(s.c, 4)} are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${LN.row(n.held, 10)}. No arithmetic brings back what was not stored.`;
+    const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${whole(s.c)} are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${all(n.held)}. No arithmetic brings back what was not stored.`;
     if (n.variance === Infinity) return `(${LN.say(n.held[0] - n.mean, 4)})² is ${LN.say((n.held[0] - n.mean) ** 2)}, more than ${LN.say(LN.TYPES[s.type].most, 6)}: the variance is infinite, and every output is 0. Squares outgrow a type long before numbers do. Right is ${LN.row(y, 4)}.`;
     if (n.variance === 0 && n.eps === 0) return `${s.type} has no number near ${LN.say(s.eps)}: ε becomes 0, the variance is 0 too, and 0 / 0 is NaN. layernorm adds ε in float64, and gives ${LN.row(y, 4)}.`;
     if (n.variance < 0) return `One pass subtracts ${LN.say(n.mean ** 2, 4)} from a number as large, where ${s.type} numbers are ${LN.say(gap(n.mean ** 2, s.type), 4)} apart. The difference, ${LN.say(n.variance)}, is below 0, and its root is NaN. The right variance is ${LN.say(LN.moments(n.held).variance)}.${storing}`;
     if (n.variance === 0 && LN.moments(n.held).variance > 0) return `The variance came out as 0 instead of ${LN.say(LN.moments(n.held).variance)}: what tells the numbers apart is lost when squares near ${LN.say(n.mean ** 2, 3)} are subtracted. Only ε is left to divide by, and the outputs are ${LN.row(n.y, 4)}.${storing}`;
     if (!finite(n.y)) return `The squares are too large for ${s.type}; infinity less infinity is NaN. layernorm gives ${LN.row(y, 4)}.`;
-    if (d > off) return `The outputs are off by ${LN.say(d, 3)}: the mean is held as ${LN.say(n.mean, 10)} instead of ${LN.say(LN.moments(n.held).mean, 10)}, the variance as ${LN.say(n.variance, 6)} instead of ${LN.say(LN.moments(n.held).variance, 6)}. layernorm, from the same stored numbers: ${LN.row(y, 4)}.${storing}`;
+    if (d > off) return `The outputs are off by ${LN.say(d, 3)}: the mean is held as ${whole(n.mean)} instead of ${whole(LN.moments(n.held).mean)}, the variance as ${LN.say(n.variance, 6)} instead of ${LN.say(LN.moments(n.held).variance, 6)}. layernorm, from the same stored numbers: ${LN.row(y, 4)}.${storing}`;
     if (storing) return storing.trim();
     const { variance } = LN.moments(n.held);
     if (variance === 0) return `All numbers are equal: 0 divided by √ε = ${LN.say(Math.sqrt(n.eps), 4)}, and every output is 0.`;
