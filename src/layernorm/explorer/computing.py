@@ -35,7 +35,7 @@ def computed(calls: Any) -> list[Any]:
 
 
 def _one(call: Any) -> np.ndarray:
-    if not isinstance(call, Mapping) or call.get("call") not in CALLS or call.get("type") not in TYPES:
+    if not isinstance(call, Mapping) or call.get("call") not in list(CALLS) or call.get("type") not in TYPES:
         raise ArgumentError(f"a call is none of {', '.join(CALLS)} of {', '.join(TYPES)}; reload the page.")
     options = call.get("options")
     if not isinstance(options, Mapping) or not OPTIONS.issuperset(options):
@@ -47,7 +47,7 @@ def _one(call: Any) -> np.ndarray:
     }
     try:
         return np.asarray(CALLS[call["call"]](x, **said))
-    except (LayerNormError, TypeError, ValueError) as error:
+    except (LayerNormError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise ArgumentError(f"{call['call']}: {error}") from None
 
 
@@ -60,7 +60,9 @@ def _array(values: Any, dtype: str) -> np.ndarray:
 
     try:
         array = np.array(values, np.float64)  # texts of NaN and infinities are numbers to NumPy
-    except (TypeError, ValueError):
+        if np.isnan(array).any() and any(value is None for value in np.array(values, object).flat):
+            raise ValueError("null is no number")
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError("x is no array of numbers; reload the page.") from None
     if array.size > MOST_VALUES:
         raise ArgumentError(f"x has {array.size} values, more than {MOST_VALUES}; ask for fewer.")
