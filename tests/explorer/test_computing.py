@@ -24,7 +24,8 @@ def call(name="layer_norm", x=X, kind="float64", **options):
     (call(axis=[0, 1]), ln.layer_norm(np.array(X), axis=(0, 1))),
     (call(gamma=None), ln.layer_norm(np.array(X))),
     (call("rms_norm"), ln.rms_norm(np.array(X))),
-    (call("group_norm", [[[1, 2], [3, 5]]], groups=2, channel_axis=1), ln.group_norm(np.array([[[1.0, 2], [3, 5]]]), groups=2, channel_axis=1)),
+    (call("group_norm", [[[1, 2], [3, 5]]], groups=2, channel_axis=1),
+     ln.group_norm(np.array([[[1.0, 2], [3, 5]]]), groups=2, channel_axis=1)),
     (call("instance_norm", [[[1, 2], [3, 5]]]), ln.instance_norm(np.array([[[1.0, 2], [3, 5]]]))),
     (call("batch_norm", X), ln.batch_norm(np.array(X))),
     (call(kind="float16"), ln.layer_norm(np.array(X, "float16")).astype(float)),
@@ -55,13 +56,13 @@ def test_what_is_no_list_of_calls_is_refused(asked):
     call(kind="object"), call(kind=[]), {"call": "layer_norm", "x": [1.0], "options": {}},
 ])  # fmt: skip
 def test_what_is_none_of_its_calls_is_refused(asked):
-    with pytest.raises(ArgumentError, match="a call is none of layer_norm, rms_norm, .* of float64, .*; reload the page"):
+    with pytest.raises(ArgumentError, match=r"a call is none of layer_norm, .* of float64, .*; reload the page"):
         computed([asked])
 
 
-@pytest.mark.parametrize("options", [None, [], {"out": 1}, {"backend": "reference"}, {"eps": 1e-5, "path": "/etc/passwd"}])
+@pytest.mark.parametrize("options", [None, [], {"out": 1}, {"backend": "reference"}, {"eps": 1e-5, "path": "/etc"}])
 def test_an_option_that_the_page_does_not_have_is_refused(options):
-    with pytest.raises(ArgumentError, match="the options of layer_norm are none of axis, beta, .*; reload the page"):
+    with pytest.raises(ArgumentError, match=r"the options of layer_norm are none of axis, beta, .*; reload the page"):
         computed([{**call(), "options": options}])
 
 

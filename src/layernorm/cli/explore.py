@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file is `layernorm explore`: a page on which layer normalization is understood by doing."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -43,7 +44,7 @@ def explore(
     at = bound.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     served = Served(allowed_hosts(at, [*([] if host in LOOPBACK else [shown]), *(allow_host or [])]), tensors=held)
-    link = f"http://{shown}:{at}/#token={served.token}"
+    link = f"http://{shown}:{at}/#token={served.token}{'&tensor' if held else ''}"
     failed: list[str] = []
 
     def ready() -> None:
@@ -55,10 +56,8 @@ def explore(
         typer.echo(link)
         _open(link, at, no_browser)
 
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         serve(application(served), bound, ready)
-    except KeyboardInterrupt:
-        pass
     if failed:
         raise UnsupportedError(f"the page does not come whole: {failed[0]}; install layernorm again.")
     if not check:
@@ -89,9 +88,11 @@ def _open(link: str, port: int, no_browser: bool) -> None:
     if no_browser:
         return
     away = "SSH_CONNECTION" in os.environ
-    if away or (sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))):
+    blind = sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if away or blind:
         if away:
-            typer.echo(f"from your own machine: ssh -L {port}:127.0.0.1:{port} THIS_HOST, then open the link.", err=True)
+            tunnel = f"ssh -L {port}:127.0.0.1:{port} THIS_HOST"
+            typer.echo(f"from your own machine: {tunnel}, then open the link.", err=True)
         return
     import webbrowser
 

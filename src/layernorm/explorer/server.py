@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from layernorm import __version__
-from layernorm.explorer.computing import computed
+from layernorm.explorer.computing import computed, plain
 from layernorm.explorer.page import START, TYPES, static_files
+from layernorm.explorer.tensors import Held, names, uploaded
 from layernorm.spec.errors import ArgumentError, LayerNormError, MissingExtraError
 
 try:
@@ -32,7 +33,7 @@ try:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise MissingExtraError(
-        f"the page is served by starlette and uvicorn, and {error.name} is not installed; pip install starlette uvicorn."
+        f"starlette and uvicorn serve the page, and {error.name} is not installed; pip install starlette uvicorn."
     ) from None
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 PORT, TRIES = 8817, 20
 MOST_BYTES = 64 * 2**20
+MOST_FILES = 4
 SECONDS = 30
 """How long a request may take to arrive: its head, and then its body."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -63,7 +65,21 @@ class Served:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     most_bytes: int = MOST_BYTES
     seconds: float = SECONDS
-    tensors: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Held] = field(default_factory=dict)
+    brought: list[list[str]] = field(default_factory=list)
+    """The ids of each file that was uploaded, the oldest first."""
+    counted: int = 0
+
+    def take(self, arrays: list[Held]) -> list[str]:
+        """Keep the arrays of one more file, under ids that say nothing of it; of many files the oldest goes."""
+        ids = [f"u{self.counted + k}" for k in range(len(arrays))]
+        self.counted += len(arrays)
+        self.tensors.update(zip(ids, arrays, strict=True))
+        self.brought.append(ids)
+        if len(self.brought) > MOST_FILES:
+            for gone in self.brought.pop(0):
+                del self.tensors[gone]
+        return ids
 
 
 def allowed_hosts(port: int, more: Iterable[str] = ()) -> frozenset[str]:
@@ -149,8 +165,7 @@ def application(served: Served) -> ASGIApp:
         return Response(held[name], media_type=TYPES[name.rpartition(".")[2]])
 
     async def about(_: Request) -> Response:
-        tensors = [{"id": id, **tensor.summary()} for id, tensor in served.tensors.items()]
-        return JSONResponse({"version": __version__, "tensors": tensors})
+        return JSONResponse({"version": __version__, **names(served.tensors)})
 
     async def compute(request: Request) -> Response:
         try:
@@ -158,6 +173,23 @@ def application(served: Served) -> ASGIApp:
         except (ValueError, RecursionError):
             return _error(400, "the request is no JSON; reload the page.")
         return JSONResponse({"results": await asyncio.to_thread(computed, calls)})
+
+    async def bring(request: Request) -> Response:
+        arrays = await asyncio.to_thread(uploaded, await _body(request, served))
+        ids = served.take(arrays)
+        return JSONResponse(names({key: served.tensors[key] for key in ids}), 201)
+
+    async def look(request: Request) -> Response:
+        tensor = served.tensors.get(request.path_params["id"])
+        if tensor is None:
+            return _error(404, "the server does not hold that array any more; choose the file again.")
+        asked = request.query_params
+        try:
+            eps, whole = float(asked.get("eps", "1e-5")), asked.get("whole", "1") == "1"
+            token, feature = int(asked.get("token", "0")[:20]), int(asked.get("feature", "0")[:20])
+        except ValueError:
+            return _error(400, "eps, token and feature are numbers; reload the page.")
+        return JSONResponse(plain(await asyncio.to_thread(tensor.look, eps, token, feature, whole)))
 
     async def refuse(_: Request, error: Exception) -> Response:
         return _error(400, str(error))
@@ -177,6 +209,8 @@ def application(served: Served) -> ASGIApp:
 
     routes = [
         Route("/api/about", about, methods=["GET"]),
+        Route("/api/tensors", bring, methods=["POST"]),
+        Route("/api/tensors/{id}", look, methods=["GET"]),
         Route("/api/compute", compute, methods=["POST"]),
         Route("/{path:path}", page, methods=["GET", "HEAD"]),
     ]

@@ -312,3 +312,34 @@ LN.math = (tag, attributes = {}, ...children) =>
 LN.formula = (words, ...children) => LN.el(
   "div", { class: "formula" }, LN.math("math", { display: "block" }, ...children), LN.el("p", { class: "spoken" }, words),
 );
+
+/**
+ * Answer first, by picking one: what is hidden until someone commits or passes. `options` are {value, text, why, show},
+ * `why(state)` says what an answer overlooks or sees, `show` is the link of a state in which one can look at it; `right(state)`
+ * gives the value that is right, `land` what a commitment sets besides.
+ */
+LN.pick = (view, { ask, key, done, options, right, reveal, land = {} }) => {
+  const missed = LN.el("p", { class: "wrong" });
+  const settle = (how) => view.set({ ...land, [done]: how });
+  const commit = LN.button("Commit my answer", () => {
+    if (view.state[key] === "") missed.textContent = "Pick one answer first, or ask to be shown.";
+    else settle("committed");
+  }, { class: "main", "aria-describedby": (missed.id = LN.id("missed")) });
+  const pass = LN.button("Show me (not tried)", () => settle("passed"));
+  const again = LN.button("Answer again", () => view.set({ [done]: null, [key]: "" }));
+  const choice = LN.choice(view, key, { label: ask, options: options.map(({ value, text }) => [value, text]) });
+  choice.classList.add("list");
+  const verdict = LN.el("p", { class: "verdict" }), chosen = () => options.find(({ value }) => value === view.state[key]);
+  const look = LN.button("Show me where that is so", () => LN.page.go(chosen().show));
+  view.ondraw((s) => {
+    const open = s[done] !== null, had = [commit, pass, again].includes(document.activeElement), one = s[done] === "committed" ? chosen() : null;
+    choice.hidden = commit.hidden = pass.hidden = open;
+    again.hidden = !open;
+    reveal.forEach((part) => { part.hidden = !open; });
+    if (open || s[key] !== "") missed.textContent = "";
+    verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}` : "";
+    look.hidden = !one?.show || one.value === right(s);
+    if (had && document.activeElement === document.body) (open ? again : commit).focus();
+  });
+  return LN.el("div", { class: "predict" }, choice, missed, verdict, LN.el("div", { class: "buttons" }, commit, pass, look, again));
+};
