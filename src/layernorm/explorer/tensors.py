@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,8 @@ def read_tensors(path: Path) -> list[Held]:
     try:
         head = b"" if path.is_dir() else _head(path)
         if head.startswith(MAGIC):
+            with path.open("rb") as file:
+                _compare_claim(file, path.stat().st_size)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return [replace(_held(path.name, array), file=path.name)]
         if not safetensors.recognizes(path, head):
@@ -200,7 +202,7 @@ def uploaded(data: bytes) -> list[Held]:
         path = Path(folder) / "file.safetensors"
         path.write_bytes(data)
         try:
-            if not safetensors.recognizes(Path(folder) / "file", data[:9]) and not data[8:9] == b"{":
+            if data[8:9] != b"{":
                 raise FileError(f"{path}: neither .npy nor .safetensors; its first bytes are {data[:4].hex(' ')}.")
             tensors = [t for t in safetensors.tensors_of(path).values() if _shown(t.shape, t.dtype)]
             found = [_held(t.name, t.values()) for t in tensors]
@@ -217,19 +219,21 @@ def _head(path: Path) -> bytes:
 
 
 def _npy(data: bytes) -> NDArray[Any]:
-    """Read .npy from memory; NumPy reserves what a header claims, so the claim is compared with the bytes first."""
     try:
-        file = io.BytesIO(data)
-        version = np.lib.format.read_magic(file)
-        headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = headers[version](file)
-        held = len(data) - file.tell()
-        if math.prod(shape) * dtype.itemsize != held:
-            raise ValueError(f"shape {shape} of {dtype} does not take {held} bytes")
+        _compare_claim(io.BytesIO(data), len(data))
         array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # likewise
         raise FileError(f"the file is not read as .npy ({_first_line(error)}); save it again.") from None
     return array
+
+
+def _compare_claim(file: BinaryIO, size: int) -> None:
+    """Compare what a header claims with the bytes there are; NumPy reserves first and reads then."""
+    version = np.lib.format.read_magic(file)
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = headers[version](file)
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError(f"shape {shape} of {dtype} does not take {size - file.tell()} bytes")
 
 
 def _held(name: str, array: NDArray[Any]) -> Held:

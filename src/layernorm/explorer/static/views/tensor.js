@@ -226,6 +226,7 @@
       legend.textContent = `Violet: above 0. Orange with a dash: below 0. The stronger, the larger; ▲ and ▼ are beyond ±${LN.say(limit(s), 3)}. × is NaN.`;
       closer.hidden = s.whole;
       tokens.hidden = h.rows < 2;
+      map.querySelector("svg").setAttribute("viewBox", `0 0 480 ${24 + 18 * h.map.rows.length}`);
       if (built !== JSON.stringify([h.worst, h.shape])) worst.replaceChildren(...Object.keys(KINDS).map((kind) => listing(view, kind)));
       built = JSON.stringify([h.worst, h.shape]);
       for (const b of worst.querySelectorAll("button")) b.setAttribute("aria-pressed", String(Number(b.dataset.at) === h.token.at));
