@@ -35,7 +35,7 @@ class Running:
         self.served = server.Served(server.allowed_hosts(self.port), **settings)
         self.base = f"http://127.0.0.1:{self.port}/"
         ready = threading.Event()
-        self.uvicorn = server.made(server.application(self.served), ready.set)
+        self.uvicorn = server.made(server.application(self.served), ready.set, self.served.seconds)
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [self.bound]}, daemon=True)
         self.thread.start()
         assert ready.wait(20)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """This file is `layernorm explore`: a page on which layer normalization is understood by doing."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layernorm.spec.errors import ArgumentError
+from layernorm.spec.errors import ArgumentError, UnsupportedError
 
 
 def explore(
@@ -30,6 +31,8 @@ def explore(
 ) -> int:
     """Open a page on which layer normalization can be tried, with the installed library behind it."""
     if html is not None:
+        if tensors:
+            raise ArgumentError(f"--html writes the page alone, without {tensors[0]}; choose the array in the page.")
         return _write(html)
     # loaded here: the server and NumPy are nothing that `layernorm --help` should wait for
     from layernorm.explorer.server import LOOPBACK, Served, allowed_hosts, application, listening, serve
@@ -41,21 +44,22 @@ def explore(
     at = bound.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     served = Served(allowed_hosts(at, [*([] if host in LOOPBACK else [shown]), *(allow_host or [])]), tensors=held)
-    link = f"http://{shown}:{at}/#token={served.token}"
+    link = f"http://{shown}:{at}/#token={served.token}{'&tensor' if held else ''}"
+    failed: list[str] = []
 
     def ready() -> None:
         if check:
-            threading.Thread(target=_check, args=(link, served.token), daemon=True).start()
+            threading.Thread(target=_check, args=(link, served.token, failed), daemon=True).start()
             return
         if host not in LOOPBACK:
             typer.echo("layernorm: whoever has the link below can ask this machine to compute.", err=True)
         typer.echo(link)
         _open(link, at, no_browser)
 
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         serve(application(served), bound, ready)
-    except KeyboardInterrupt:
-        pass
+    if failed:
+        raise UnsupportedError(f"the page does not come whole: {failed[0]}; install layernorm again.")
     if not check:
         typer.echo("stopped.", err=True)
     return 0
@@ -84,16 +88,18 @@ def _open(link: str, port: int, no_browser: bool) -> None:
     if no_browser:
         return
     away = "SSH_CONNECTION" in os.environ
-    if away or (sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))):
+    blind = sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if away or blind:
         if away:
-            typer.echo(f"from your own machine: ssh -L {port}:127.0.0.1:{port} THIS_HOST, then open the link.", err=True)
+            tunnel = f"ssh -L {port}:127.0.0.1:{port} THIS_HOST"
+            typer.echo(f"from your own machine: {tunnel}, then open the link.", err=True)
         return
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
 
 
-def _check(link: str, token: str) -> None:
+def _check(link: str, token: str, failed: list[str]) -> None:
     """Ask this server for all that a page asks for, say how much it is, and stop the server."""
     import signal
     import urllib.request
@@ -101,12 +107,19 @@ def _check(link: str, token: str) -> None:
     from layernorm.explorer.page import static_files
 
     base = link.partition("#")[0]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever the environment says of proxies
+    total = 0
     try:
         for name in static_files():
-            with urllib.request.urlopen(f"{base}{name}", timeout=10) as answer:
-                typer.echo(f"{len(answer.read()):7} {name}")
+            with opener.open(f"{base}{name}", timeout=10) as answer:
+                size = len(answer.read())
+            typer.echo(f"{size:7} {name}")
+            total += size
+        typer.echo(f"{total:7} in all")
         asked = urllib.request.Request(f"{base}api/about", headers={"X-Token": token})
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with opener.open(asked, timeout=10) as answer:
             typer.echo(answer.read().decode("utf-8"))
+    except OSError as error:
+        failed.append(str(error))
     finally:
         signal.raise_signal(signal.SIGINT)

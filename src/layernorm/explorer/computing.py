@@ -2,7 +2,7 @@
 """This file computes, with the installed library, what the page has computed too."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from layernorm.spec.errors import ArgumentError, LayerNormError
 
 # A page asks for a few small norms at a time.
 MOST_CALLS, MOST_VALUES = 64, 100_000
-CALLS = {
+CALLS: dict[str, Callable[..., Any]] = {
     "layer_norm": ln.layer_norm,
     "rms_norm": ln.rms_norm,
     "group_norm": ln.group_norm,
@@ -31,11 +31,11 @@ def computed(calls: Any) -> list[Any]:
     """
     if not isinstance(calls, list) or len(calls) > MOST_CALLS:
         raise ArgumentError(f"the request is no list of at most {MOST_CALLS} calls; reload the page.")
-    return [_plain(_one(call).astype(np.float64).tolist()) for call in calls]
+    return [plain(_one(call).astype(np.float64).tolist()) for call in calls]
 
 
 def _one(call: Any) -> np.ndarray:
-    if not isinstance(call, Mapping) or call.get("call") not in CALLS or call.get("type") not in TYPES:
+    if not isinstance(call, Mapping) or call.get("call") not in list(CALLS) or call.get("type") not in TYPES:
         raise ArgumentError(f"a call is none of {', '.join(CALLS)} of {', '.join(TYPES)}; reload the page.")
     options = call.get("options")
     if not isinstance(options, Mapping) or not OPTIONS.issuperset(options):
@@ -47,7 +47,7 @@ def _one(call: Any) -> np.ndarray:
     }
     try:
         return np.asarray(CALLS[call["call"]](x, **said))
-    except (LayerNormError, TypeError, ValueError) as error:
+    except (LayerNormError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise ArgumentError(f"{call['call']}: {error}") from None
 
 
@@ -60,7 +60,9 @@ def _array(values: Any, dtype: str) -> np.ndarray:
 
     try:
         array = np.array(values, np.float64)  # texts of NaN and infinities are numbers to NumPy
-    except (TypeError, ValueError):
+        if np.isnan(array).any() and any(value is None for value in np.array(values, object).flat):
+            raise ValueError("null is no number")
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError("x is no array of numbers; reload the page.") from None
     if array.size > MOST_VALUES:
         raise ArgumentError(f"x has {array.size} values, more than {MOST_VALUES}; ask for fewer.")
@@ -68,8 +70,10 @@ def _array(values: Any, dtype: str) -> np.ndarray:
         return array.astype(dtype)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Write what JSON has no numbers for as texts."""
     if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value if math.isfinite(value) else str(value)
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

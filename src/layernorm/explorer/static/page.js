@@ -75,7 +75,7 @@ LN.page = (() => {
     for (const name of ["views", "main", "theme", "who"]) parts[name] = document.getElementById(name);
     parts.views.replaceChildren(...LN.VIEWS.map((v) => LN.el("li", {}, LN.el("a", { href: `#${v.id}` }, v.title))));
     dark(kept("theme") ?? "auto");
-    LN.library.start().then(() => { parts.who.textContent = LN.library.said; check(); });
+    LN.library.start().then(() => { parts.who.textContent = LN.library.said; view.draw(); check(); });
     parts.who.textContent = LN.library.said;
     window.addEventListener("hashchange", () => show(location.hash, true));
     show(location.hash, false);
