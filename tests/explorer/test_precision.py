@@ -158,7 +158,7 @@ def test_by_keyboard_alone(lab):
     expect(slider).to_be_focused()
     slider.press("Home")
     said = slider.get_attribute("aria-valuetext")
-    assert said == "1; float16 numbers of that size are 0.000977 apart; the outputs are off by 0.00016"
+    assert said == "1; float16 numbers of that size are 0.000977 apart; the offset changes the outputs by 0.00016"
     slider.press("End")
     assert "the outputs are no numbers" in slider.get_attribute("aria-valuetext")
 

@@ -128,7 +128,7 @@
   const least = (e) => `its least number above 0 is ${LN.say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${LN.say(e.eps)}`;
   const WHY = {
     lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
-    cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
+    cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x.map((v) => LN.round(v, e.type))).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
     over: (e) => `The largest square here is ${LN.say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${LN.say(LN.TYPES[e.type].most, 3)}.`,
     other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
   };
@@ -150,7 +150,7 @@
       heading.textContent = `${e().ref}, ${e().year}`;
       const [, repository, number] = /(.+)#(.+)/.exec(e().ref);
       card.replaceChildren(heading, LN.el("p", {}, e().story), LN.el("p", { class: "small" }, LN.el("a", { href: `https://github.com/${repository}/issues/${number}`, rel: "noreferrer" }, "The report, on GitHub")));
-      const label = `${e().ref}: reported, and replayed with the same numbers`;
+      const label = `${e().ref}: reported, and replayed`;
       replay.setAttribute("aria-label", label);
       replay.replaceChildren(LN.table([["what", "reported", "replayed here"], ...e().rows(), ["layernorm, the same row", "–", few(LN.exact(e().x, e()), 4)]], label));
       given.textContent = e().given ?? "All numbers are in the report.";

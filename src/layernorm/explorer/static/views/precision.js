@@ -70,7 +70,7 @@
   const shrunk = (s) => `σ is ${LN.say(s.sigma / Math.sqrt(s.eps), 3)} times √ε; outputs keep ${LN.say(100 * shrink(s.sigma, s.eps), 3)} % of their size`;
   const moved = (s) => {
     const y = narrow(s).y, d = farthest(y, LN.layer(asked({ ...s, c: 0 }), s));
-    return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the outputs are off by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
+    return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the offset changes the outputs by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
   };
 
   const GO = (changes) => LN.link("precision", { done: "passed", ...changes });
