@@ -360,3 +360,6 @@ LN.pick = (view, { ask, key, done, options, right, reveal, land = {} }) => {
   });
   return LN.el("div", { class: "predict" }, choice, missed, verdict, LN.el("div", { class: "buttons" }, commit, pass, look, again));
 };
+
+/** Write the link of a view in a state. */
+LN.link = (id, state) => `${id}?${Object.entries(state).map(([key, value]) => `${key}=${encodeURIComponent(JSON.stringify(value))}`).join("&")}`;

@@ -64,7 +64,7 @@
       story: "layer_norm in TensorFlow’s contrib had ε = 1e−12 for every type. Training BERT in half precision met NaN. The change: 1e−3 for halves.",
       rows: () => [["before, ε = 1e−12", "NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-12 }).y)], ["after, ε = 1e−3", "no NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-3 }).y)],
         ["what ε = 1e−3 leaves of a row of spread 0.01", "not mentioned", `${LN.say(100 * 0.01 / Math.sqrt(1e-4 + 1e-3), 3)} %`]],
-      why: "1e−12 is 0 as a half. 1e−3 is not, but rows with a small spread now shrink: the layer is another one.", fix: "a larger ε for halves; today’s answer is ε in float32.",
+      why: "1e−12 is 0 as a half. 1e−3 is not, but rows with a small spread now shrink: the layer is another one.", fix: "a larger ε for halves; elsewhere ε was kept in float32.",
     },
     {
       key: "export", ref: "pytorch/pytorch#86580", year: 2022, culprit: "lost", type: "float16", eps: 1e-8, x: equal, given: "The report’s rows are random; NaN needs equal numbers, as here.",
@@ -124,11 +124,11 @@
   ];
 
   const of = (s) => EXHIBITS.find(({ key }) => key === s.exhibit) ?? EXHIBITS[0];
-  const GO = (state) => `precision?done=%22passed%22&${Object.entries(state).map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`).join("&")}`;
+  const GO = (state) => LN.link("precision", { done: "passed", ...state });
   const least = (e) => `its least number above 0 is ${LN.say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${LN.say(e.eps)}`;
   const WHY = {
     lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
-    cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
+    cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x.map((v) => LN.round(v, e.type))).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
     over: (e) => `The largest square here is ${LN.say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${LN.say(LN.TYPES[e.type].most, 3)}.`,
     other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
   };
@@ -150,7 +150,7 @@
       heading.textContent = `${e().ref}, ${e().year}`;
       const [, repository, number] = /(.+)#(.+)/.exec(e().ref);
       card.replaceChildren(heading, LN.el("p", {}, e().story), LN.el("p", { class: "small" }, LN.el("a", { href: `https://github.com/${repository}/issues/${number}`, rel: "noreferrer" }, "The report, on GitHub")));
-      const label = `${e().ref}: reported, and replayed with the same numbers`;
+      const label = `${e().ref}: reported, and replayed`;
       replay.setAttribute("aria-label", label);
       replay.replaceChildren(LN.table([["what", "reported", "replayed here"], ...e().rows(), ["layernorm, the same row", "–", few(LN.exact(e().x, e()), 4)]], label));
       given.textContent = e().given ?? "All numbers are in the report.";

@@ -70,10 +70,10 @@
   const shrunk = (s) => `σ is ${LN.say(s.sigma / Math.sqrt(s.eps), 3)} times √ε; outputs keep ${LN.say(100 * shrink(s.sigma, s.eps), 3)} % of their size`;
   const moved = (s) => {
     const y = narrow(s).y, d = farthest(y, LN.layer(asked({ ...s, c: 0 }), s));
-    return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the outputs are off by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
+    return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the offset changes the outputs by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
   };
 
-  const GO = (changes) => `precision?done=%22passed%22&${Object.entries(changes).map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`).join("&")}`;
+  const GO = (changes) => LN.link("precision", { done: "passed", ...changes });
   const OPTIONS = [
     { value: "same", text: "The same four outputs: an offset is undone exactly.", show: GO({ c: 2048, type: "float16" }),
       why: () => "That holds for exact numbers. Here the mean, 2053, lies between two float16 numbers, and what is subtracted is 2052." },
@@ -95,7 +95,11 @@
   const region = (label, rows) => LN.el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": label }, LN.table(rows, label));
 
   const build = (view) => {
-    const st = () => view.state;
+    const st = () => view.state, types = Object.keys(LN.TYPES), ways = Object.keys(LN.WAYS), begin = view.described.start;
+    for (const [key, known] of Object.entries({ shape: [EVEN, EQUAL, TWO], type: types, way: ways })) { // a link may say anything
+      if (!known.includes(st()[key])) st()[key] = begin[key];
+    }
+    if (!(st().eps >= 0)) st().eps = begin.eps;
     const bars = (caption, values, colour) => LN.figure(view, {
       caption, draw: () => LN.bars(values(), { low: -2.2, high: 2.2, colour, guess: LN.layer(asked({ ...st(), c: 0 }), st()) }),
       rows: () => [["number", "stored", "output", "without the offset, exactly"], ...values().map((v, i) => [i + 1, LN.round(asked(st())[i], st().type), v, LN.layer(asked({ ...st(), c: 0 }), st())[i]])],
@@ -129,7 +133,7 @@
         const points = Array.from({ length: 89 }, (_, i) => 10 ** (-8 + i / 8)), held = LN.round(s.eps, s.type);
         const lines = [{ name: "ε as asked", points: points.map((v) => [v, shrink(v, s.eps)]) }];
         if (Math.abs(held / s.eps - 1) > 0.01) lines.push({ name: `in ${s.type}`, points: points.map((v) => [v, shrink(v, held)]) });
-        const at = [across(SPREADS, s.sigma), 226 - 214 * shrink(s.sigma, s.eps)];
+        const seen = Math.min(Math.max(s.sigma, SPREADS.low), SPREADS.high), at = [across(SPREADS, seen), 226 - 214 * shrink(seen, s.eps)];
         return [...LN.plot(lines, { x: SPREADS, y: { low: 0, high: 1 } }), ...mark(SPREADS, Math.sqrt(s.eps), "√ε", 220), LN.svg("circle", { cx: at[0], cy: at[1], r: 5, class: "dot" })];
       },
       rows: () => [["σ", "what is left"], ...Array.from({ length: 12 }, (_, i) => [LN.say(10 ** (i - 8)), LN.say(shrink(10 ** (i - 8), st().eps), 5)]), [`now: ${LN.say(st().sigma)}`, LN.say(shrink(st().sigma, st().eps), 5)]],
@@ -141,14 +145,13 @@
     view.ondraw((s) => { sigma.hidden = s.shape !== EVEN; });
     const words = LN.el("p", { class: "small" });
     view.ondraw((s) => { words.textContent = told(s); });
-    const types = Object.keys(LN.TYPES);
     const main = { shape: EVEN, sigma: ROOT, eps: 1e-5 }, at = (type, way, c) => ({ ...main, type, way, c });
     const shown = LN.el(
       "div", {},
       LN.el("div", { class: "panel" },
         LN.choice(view, "shape", { label: "Token", options: [EVEN, EQUAL, TWO] }),
         LN.choice(view, "type", { label: "Stored and computed in", options: types }),
-        LN.choice(view, "way", { label: "Variance by", options: Object.keys(LN.WAYS) }), words,
+        LN.choice(view, "way", { label: "Variance by", options: ways }), words,
         LN.slider(view, "c", { label: "offset c, log scale", min: 0, max: 8, step: 0.01, scale: "log", mean: () => moved(st()) }),
         LN.chips(view, "Settings to try", [
           ["float16, c = 2048", at("float16", "two passes", 2048)], ["one pass, c = 100 000", at("float32", "one pass", 1e5)], ["one pass, c = 1 000 000", at("float32", "one pass", 1e6)],
@@ -180,6 +183,7 @@
     if (!finite(n.held)) return `${LN.say(Math.max(...x), 6)} is more than ${LN.say(LN.TYPES[s.type].most, 6)}, the largest ${s.type}; it is stored as infinity, and no way to a variance helps.`;
     const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${whole(s.c)} are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${all(n.held)}. No arithmetic brings back what was not stored.`;
     if (n.variance === Infinity) return `(${LN.say(n.held[0] - n.mean, 4)})² is ${LN.say((n.held[0] - n.mean) ** 2)}, more than ${LN.say(LN.TYPES[s.type].most, 6)}: the variance is infinite, and every output is 0. Squares outgrow a type long before numbers do. Right is ${LN.row(y, 4)}.`;
+    if (n.variance === 0 && s.eps === 0) return "All numbers are equal and ε is 0: 0 / 0 is NaN.";
     if (n.variance === 0 && n.eps === 0) return `${s.type} has no number near ${LN.say(s.eps)}: ε becomes 0, the variance is 0 too, and 0 / 0 is NaN. layernorm adds ε in float64, and gives ${LN.row(y, 4)}.`;
     if (n.variance < 0) return `One pass subtracts ${LN.say(n.mean ** 2, 4)} from a number as large, where ${s.type} numbers are ${LN.say(gap(n.mean ** 2, s.type), 4)} apart. The difference, ${LN.say(n.variance)}, is below 0, and its root is NaN. The right variance is ${LN.say(LN.moments(n.held).variance)}.${storing}`;
     if (n.variance === 0 && LN.moments(n.held).variance > 0) return `The variance came out as 0 instead of ${LN.say(LN.moments(n.held).variance)}: what tells the numbers apart is lost when squares near ${LN.say(n.mean ** 2, 3)} are subtracted. Only ε is left to divide by, and the outputs are ${LN.row(n.y, 4)}.${storing}`;
