@@ -363,3 +363,21 @@ LN.pick = (view, { ask, key, done, options, right, reveal, land = {} }) => {
 
 /** Write the link of a view in a state. */
 LN.link = (id, state) => `${id}?${Object.entries(state).map(([key, value]) => `${key}=${encodeURIComponent(JSON.stringify(value))}`).join("&")}`;
+
+/** Treat one entry of an array in the state as a key of its own, `v`, for a control. */
+LN.entry = (view, key, i) => ({
+  get state() { return { v: view.state[key][i] ?? 0 }; },
+  set: ({ v }) => view.set({ [key]: view.state[key].map((old, j) => (j === i ? v : old)) }),
+  ondraw: (draw) => view.ondraw(draw),
+});
+
+/** Mark what belongs together: whoever points at one part with a `data-term` sees all of that term. */
+LN.linked = (box) => {
+  const light = (term) => {
+    for (const part of box.querySelectorAll("[data-term]")) part.classList.toggle("lit", part.dataset.term === term);
+  };
+  const at = (event) => event.target.closest?.("[data-term]")?.dataset.term;
+  box.addEventListener("focusin", (event) => light(at(event)));
+  box.addEventListener("mouseover", (event) => { if (at(event)) light(at(event)); });
+  return box;
+};
