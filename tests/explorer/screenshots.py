@@ -39,7 +39,7 @@ def main(wanted):
                             if not shown.is_visible():
                                 continue
                             shown.click()
-                        page.wait_for_timeout(150)
+                        page.wait_for_timeout(450)
                         path = OUT / f"{view}-{state}-{scheme}-{name}.png"
                         page.screenshot(path=path, full_page=True)
                         across = page.evaluate("document.documentElement.scrollWidth")
