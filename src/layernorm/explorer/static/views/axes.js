@@ -23,7 +23,7 @@
     "2": "Layer norm as transformers have it: each token by itself, over its features.",
     "0,1": "The groups of batch norm in training: one feature across all tokens of all examples.",
     "0,2": "No common name: a place in the text, across examples and features.",
-    "1,2": "Also called layer norm: each example by itself, over tokens and features together. The original paper's “all outputs of a layer” reads so, and image networks use it so.",
+    "1,2": "Also called layer norm: each example by itself, over tokens and features together. The original paper takes all hidden units of a layer together, and image networks read that as all places and channels.",
     "0,1,2": "No common name: the whole tensor has one mean, so examples mix.",
   };
 
@@ -198,7 +198,7 @@
       pass.textContent = opened(s) ? "Hide the solution" : "Show me (not tried)";
       all.hidden = !open && !opened(s);
       const rows = residuals(s);
-      all.replaceChildren(LN.el("h3", {}, "Worked solution"), LN.el("p", {}, "Every hypothesis run again on the input; the one that leaves nothing is the cause."),
+      all.replaceChildren(LN.el("h3", {}, "Worked solution"), LN.el("p", {}, "Every hypothesis run again on the input; the one that leaves nothing (✓) is the cause. ", CAUSES[guilty(s)].fix),
         LN.el("div", { class: "scroll words", tabindex: 0, role: "region", "aria-label": "Every hypothesis" }, LN.table(rows)));
     });
     return LN.el(
@@ -223,9 +223,9 @@
 
   const residuals = (s) => {
     const { exported, outputs } = evidence(s);
-    return [["hypothesis", "largest residual", "do this"], ...KEYS.map((key) => {
+    return [["hypothesis", "largest residual"], ...KEYS.map((key) => {
       const r = apart(exported, outputs[key]), worst = Math.abs(r[largest(r)]);
-      return [CAUSES[key].text, LN.say(worst, 3), worst === 0 ? `✓ ${CAUSES[key].fix}` : "no"];
+      return [CAUSES[key].text, `${worst === 0 ? "✓ " : ""}${LN.say(worst, 3)}`];
     })];
   };
 
@@ -248,7 +248,7 @@
       if (s.done === null) return "Nothing is shown until you have predicted; “Show me” costs nothing.";
       const axes = ticked(s), { members } = split(axes), x = LN.small(s.seed), d = apart(over(x, axes), over(x, [2]));
       const mixes = axes.includes(0) ? "Examples share a mean, so an output depends on who else is in the batch." : axes.includes(1) ? "Tokens share a mean, so a token's output depends on its neighbours, and padding counts." : "No output depends on another token or example.";
-      return `Averaging over ${axes.length > 1 ? "the axes " : axes.length ? "the axis " : ""}${spoken(axes)} makes ${members.length} ${members.length === 1 ? "group" : "groups"} of ${members[0].length}. ${mixes} ${Math.abs(d[largest(d)]) > 0 ? "The shape of the output is the same as that of a transformer's layer norm, the values are not." : ""}`.trim();
+      return `Averaging over ${axes.length > 1 ? "the axes " : axes.length ? "the axis " : ""}${spoken(axes)} makes ${members.length} ${members.length === 1 ? "group" : "groups"} of ${members[0].length}. ${mixes} ${Math.abs(d[largest(d)]) > 0 ? "The shape of the output is the same as that of a transformer's layer norm; the values are not." : ""}`.trim();
     },
     code: ({ state: s }) => {
       const head = "import numpy as np\nimport layernorm as ln\n\n";
