@@ -53,8 +53,8 @@
     // a cell of the picture is (row, column); turned, the tokens are its columns
     const index = (i, j) => (view.state.turned ? j * 4 + i : i * 4 + j);
     const token = (i) => `${i < 3 ? "A" : "B"} · ${(i % 3) + 1}`;
-    const size = { rows: () => (view.state.turned ? 4 : 6), columns: () => (view.state.turned ? 6 : 4), head: (i) => (view.state.turned ? `feature ${i + 1}` : token(i)) };
-    const heads = () => (view.state.turned ? ["", ...Array.from({ length: 6 }, (_, i) => token(i))] : ["token", ...[1, 2, 3, 4].map((f) => `f ${f}`)]);
+    const size = { rows: () => (view.state.turned ? 4 : 6), columns: () => (view.state.turned ? 6 : 4), head: (i) => (view.state.turned ? `f ${i + 1}` : token(i)) };
+    const heads = () => (view.state.turned ? ["feature", ...Array.from({ length: 6 }, (_, i) => token(i))] : ["token", ...[1, 2, 3, 4].map((f) => `f ${f}`)]);
     const grid = (options) => LN.heads(view, LN.grid(view, { ...size, ...options }), heads);
 
     const pick = grid({
@@ -73,7 +73,7 @@
     });
     const asked = LN.predict(view, {
       ask: "Two examples, A and B, of three tokens with four features (f) each. The number with the arrow is about to change. Layer norm is computed before and after: mark each place whose output will be different (click, or arrows and Space).",
-      done: "done", reveal: [],
+      done: "done", reveal: [], verdict: () => judge(view.state)[0],
     });
     asked.querySelector("p").after(pick);
 
@@ -96,18 +96,21 @@
         const s = view.state, k = index(i, j), before = output(known(s), LN.small(s.seed))[k], after = output(known(s), poked(s))[k];
         const { of, members } = groups(known(s)), moved = before !== after, guess = s.done === "committed" && picked(s).includes(k);
         return {
-          text: `${moved ? "● " : ""}${LN.say(after, 3)}`, class: `${moved ? "changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
+          text: `${moved ? "● " : ""}${LN.say(Math.round(after * 100) / 100)}`, class: `${moved ? "changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
           name: `${named(k)}, output ${LN.say(after, 3)}, ${moved ? `changed from ${LN.say(before, 3)}` : "unchanged"}, group ${of[k] + 1} of ${members.length}${guess ? ", you marked it" : ""}`,
         };
       },
       focus: (i, j) => { if (number(view.state.at) !== index(i, j)) view.set({ at: cellOf(index(i, j)) }); },
     });
 
-    const verdict = LN.el("p", { class: "verdict" });
-    const shows = LN.button("Show me where that is true", () => view.set(judge(view.state)[1] ?? {}));
+    const shows = LN.button("Show me", () => {
+      view.set(judge(view.state)[1] ?? {});
+      const k = number(view.state.cell), [i, j] = view.state.turned ? [k % 4, Math.floor(k / 4)] : [Math.floor(k / 4), k % 4];
+      outputs.querySelector("table").rows[i + 1].cells[j + 1].focus();
+    });
     const sum = LN.el("p", { class: "small" }), hunt = LN.el("ul", { class: "hunt" });
     const shown = LN.el(
-      "div", {}, verdict, shows,
+      "div", {}, shows,
       LN.el(
         "div", { class: "panel" },
         LN.choice(view, "norm", { label: "The norm", options: KEYS.map((key) => [key, NORMS[key].name]) }),
@@ -121,10 +124,9 @@
       LN.el("div", { class: "buttons" }, LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1, picks: "", done: null, tried: [""] }))),
     );
     view.ondraw((s) => {
-      const open = s.done !== null, [words, state] = judge(s), norm = known(s);
+      const open = s.done !== null, [, state] = judge(s), norm = known(s);
       pick.hidden = open;
       shown.hidden = !open;
-      verdict.textContent = s.done === "committed" ? words : "";
       shows.hidden = s.done !== "committed" || !state;
       const { of, members } = groups(norm), x = poked(s), k = number(s.at), mine = members[of[k]].map((m) => x[m]);
       const { mean, variance } = LN.moments(mine), root = Math.sqrt(norm === "rms" ? variance + mean * mean : variance);
