@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
-from layernorm.models.formats.torch_module import Module, layers_of, tensors_in
+from layernorm.models.formats.torch_live import of_live
+from layernorm.models.formats.torch_module import Tree, of_pickled, unread
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.spec.errors import FileError, UnsupportedError
+from layernorm.spec.errors import ArgumentError, FileError, UnsupportedError
 
 # A pickle of torch.save's first form begins with this number, whatever the protocol.
 _MAGIC = re.compile(rb"\x80[\x02-\x05](\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\.", re.DOTALL)
@@ -96,8 +97,11 @@ def read(path: Path) -> ModelFile:
     if weights.name.endswith(".json"):
         tensors, more = read_shards(weights, lambda shard: _file(shard)[0])
         return ModelFile(str(path), "pytorch", tensors, config, notes=notes + more)
-    tensors, root, code = _file(weights)
-    layers = layers_of(root, code) if root else ()
+    tensors, tree, code = _file(weights)
+    if tree is None:
+        return ModelFile(str(path), "pytorch", tensors, config, notes=notes)
+    layers = tree.layers(code)
+    notes += (*tree.notes, *unread(layers))
     return ModelFile(str(path), "pytorch", tensors, config, layers=layers, notes=notes)
 
 
@@ -106,14 +110,31 @@ def read_module(module: Any) -> ModelFile:
 
     Its configuration, where it has one as Hugging Face's models do, comes along.
     """
-    root = Module.of_live(module)
-    config = getattr(module, "config", None)
-    said = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
-    tensors, layers = tensors_in(root), layers_of(root, None)
-    return ModelFile(type(module).__name__, "pytorch", tensors, said, layers=layers, module=module)
+    tree = Tree.of(module, of_live)
+    if tree is None:
+        shown = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+        raise ArgumentError(f"{shown} is no torch.nn.Module with layers in it; pass an instance of a model.")
+    layers = tree.layers()
+    config, notes = _config_of(module)
+    notes += (*tree.notes, *unread(layers))
+    return ModelFile(
+        type(module).__name__, "pytorch", tree.tensors(), config, layers=layers, notes=notes, module=module
+    )
 
 
-def _file(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], str] | None]:
+def _config_of(module: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    config: Any = getattr(module, "config", None)
+    if not hasattr(config, "to_dict"):
+        return {}, ()
+    try:
+        said = config.to_dict()
+    except Exception as fault:  # whatever the model's own code raises
+        told = " ".join(f"{type(fault).__name__}: {fault}".split())[:120]
+        return {}, (f"its config.to_dict() fails ({told}), so what the configuration says is not known.",)
+    return (said, ()) if isinstance(said, dict) else ({}, ("its config.to_dict() gives no dict, which is not read.",))
+
+
+def _file(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], str] | None]:
     """Give a file's tensors, its module if it is one, and how to read the code of a TorchScript class."""
     try:
         with path.open("rb") as file:
@@ -140,7 +161,7 @@ def _kind_of(names: list[str]) -> str | None:
     return "export" if exported or any(re.fullmatch(r"models/[^/]+\.json", name) for name in inner) else None
 
 
-def _zip(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], str] | None]:
+def _zip(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], str] | None]:
     archive = Archive(path)
     kind = _kind_of(archive.names())
     if kind == "export":
@@ -180,14 +201,14 @@ def _zip(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], 
     value = read_pickle(
         io.BytesIO(archive.read(pickled)), str(path), size // 8, _known(path, order.strip() == "big"), storage
     )
-    module = Module.of_pickled(value)
+    tree = Tree.of(value, of_pickled)
 
     def code(file: str) -> str:
         name = f"{root}/code/{file}"
         return archive.read(name).decode("utf-8", "replace") if name in members else ""
 
-    tensors = tensors_in(module) if module else _named(value)
-    return tensors, module, code if kind == "script" else None
+    tensors = tree.tensors() if tree else _named(value)
+    return tensors, tree, code if kind == "script" else None
 
 
 class _Limited:
@@ -208,7 +229,7 @@ class _Limited:
         return self.file.readline(_MOST_AT_ONCE)
 
 
-def _stream(path: Path) -> tuple[dict[str, Tensor], Module | None]:
+def _stream(path: Path) -> tuple[dict[str, Tensor], Tree | None]:
     """Read torch.save's first form: five pickles, then the storages one after another."""
     storages: dict[str, _Storage] = {}
     views: dict[str, _Storage] = {}
@@ -264,8 +285,8 @@ def _stream(path: Path) -> tuple[dict[str, Tensor], Module | None]:
             file.seek(length, io.SEEK_CUR)
     if missing := [key for key, made in storages.items() if made.read is None]:
         raise FileError(f"{path}: its storage {missing[0][:80]!r} is missing; fetch the file again.", str(path))
-    module = Module.of_pickled(value)
-    return tensors_in(module) if module else _named(value), module
+    tree = Tree.of(value, of_pickled)
+    return tree.tensors() if tree else _named(value), tree
 
 
 def _no_storage(path: Path, said: Any) -> Any:
@@ -415,8 +436,8 @@ def _walk(value: Any) -> Iterator[tuple[str, Tensor]]:
         if id(value) in seen or len(name) > 500:
             continue
         seen.add(id(value))
-        module = Module.of_pickled(value)
-        inside: dict[Any, Any] = dict(tensors_in(module)) if module else value if isinstance(value, dict) else {}
+        tree = Tree.of(value, of_pickled)
+        inside: dict[Any, Any] = dict(tree.tensors()) if tree else value if isinstance(value, dict) else {}
         for key, held in reversed(inside.items()):
             # an optimizer's tensors bear numbers, or its own words, for names
             if isinstance(key, str) and not key.startswith("optim"):
