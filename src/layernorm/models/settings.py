@@ -45,8 +45,8 @@ def plain(value: Any, decoded: Callable[[Any], Any] = lambda value: value) -> An
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
-        if value.size != 1:
-            return Unreadable(f"an array of shape {value.shape}")
+        if value.size != 1 or value.dtype.kind == "O":
+            return Unreadable(f"an array of {value.dtype} of shape {value.shape}")
         # a longdouble's item is a longdouble
         value = value.astype(np.float64).item() if value.dtype.kind == "f" else value.item()
     if value is None or isinstance(value, (bool, str, Unreadable)):

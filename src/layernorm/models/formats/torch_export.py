@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.archive import Archive
+from layernorm.models.formats.strides import fits, laid_out
 from layernorm.models.model_file import Layer, ModelFile, Tensor
+from layernorm.models.settings import Unreadable
 from layernorm.spec.errors import FileError, UnsupportedError
 
 _PROGRAM = re.compile(r"([^/]+)/models/([^/]+)\.json")
@@ -178,15 +180,12 @@ def _load(
         raise UnsupportedError(f"{path}: {member} is of a type that is not read here.", str(path)) from None
     data = archive.read(member)
     held = np.frombuffer(data, kind, len(data) // kind.itemsize)
-    last = start + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-    if 0 in shape:
-        return np.zeros(shape, kind)
-    if last >= held.size:
+    if not fits(shape, strides, start, held.size):
         raise FileError(
-            f"{path}: {member} has {held.size} numbers, and {last + 1} are needed; save it again.", str(path)
-        )
-    steps = [step * kind.itemsize for step in strides]
-    return np.lib.stride_tricks.as_strided(held[start:], shape, steps).copy()
+            f"{path}: {member} has {held.size} numbers, and a tensor of shape {shape} reaches beyond them; "
+            "save it again.", str(path)
+        )  # fmt: skip
+    return laid_out(held[start:], shape, strides)
 
 
 # -- norms ------------------------------------------------------------------------------------------------
@@ -276,7 +275,8 @@ def _of_module(nodes: list[Mapping[str, Any]], path: str, kind: str, program: Pr
     shown = kind.rpartition(".")[2] if kind.startswith(_PACKAGES) else kind
     # 1 is what is added to gamma
     numbers = [number for number in added if number != 1]
-    settings = {"variance_epsilon": numbers[0]} if len(numbers) == 1 else {}
+    several = Unreadable(f"one of the {len(numbers)} numbers that are added" if numbers else "no number of the program")
+    settings = {"variance_epsilon": numbers[0] if len(numbers) == 1 else several}
     where = f"{nodes[0]['name']} … {nodes[-1]['name']} {kind}"
     return Call(path, where, source, _output(nodes[-1]), shown, settings, roles)
 

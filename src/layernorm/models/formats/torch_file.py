@@ -7,7 +7,6 @@ A state dict gives tensors, a pickled module and a TorchScript archive give laye
 from __future__ import annotations
 
 import io
-import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
+from layernorm.models.formats.strides import fits, laid_out, reach
 from layernorm.models.formats.torch_live import of_live
 from layernorm.models.formats.torch_module import Tree, of_pickled, unread
 from layernorm.models.model_file import ModelFile, Tensor
@@ -34,8 +34,6 @@ _IN_FOLDER = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 
 # What one string in a stream may take: a file of 20 GB may not ask for half of itself.
 _MOST_AT_ONCE = 2**26
-# More numbers than the storage holds come of an axis of stride 0; this many are given all the same.
-_MOST_REPEATED = 2**20
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -379,8 +377,7 @@ def _tensor(path: Path, big: bool, storage: Any, dtype: str, offset: Any, shape:
         held = storage.size * _width(storage.dtype) // _width(dtype)
     except TypeError:
         raise UnsupportedError(f"{path}: a tensor is of type {dtype[:80]}, which is not read.", str(path)) from None
-    last = offset + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
-    if 0 not in shape and (last >= held or math.prod(shape) > max(held, _MOST_REPEATED)):
+    if not fits(shape, stride, offset, held):
         raise FileError(
             f"{path}: a tensor of shape {tuple(shape)} reaches beyond the {held} numbers of storage "
             f"{storage.key[:80]!r}; do not use the file.", str(path)
@@ -394,16 +391,13 @@ def _load(path: Path, big: bool, storage: _Storage, dtype: str, offset: int, sha
     import ml_dtypes  # noqa: F401 - it teaches NumPy bfloat16 and the small floats
 
     width = _width(dtype)
-    count = 0 if 0 in shape else 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
+    count = reach(shape, stride)
     data = _bytes_of(storage, offset * width, count * width)
     if len(data) != count * width:
         raise FileError(f"{path}: storage {storage.key[:80]!r} is cut off; fetch the file again.", str(path))
     if big:
         data = np.frombuffer(data, f"V{width}").view("u1").reshape(-1, width)[:, ::-1].tobytes()
-    flat = np.frombuffer(data, np.dtype(dtype))
-    if not count:
-        return flat.reshape(shape)
-    return np.lib.stride_tricks.as_strided(flat, shape, [step * width for step in stride]).copy()
+    return laid_out(np.frombuffer(data, np.dtype(dtype)), shape, stride)
 
 
 def _named(value: Any) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.formats.torch_module import CHANGING, PACKAGES, ROLES, Module, settings_in_code, without_values
+from layernorm.models.formats.torch_module import CHANGING, PACKAGES, ROLES, Module, believed, with_code, without_values
 from layernorm.models.model_file import Tensor
 from layernorm.models.settings import NAMES, Unreadable, plain
 from layernorm.spec.errors import UnsupportedError
@@ -47,7 +47,7 @@ def of_live(module: Any) -> Module | None:
         if isinstance(name, str) and value is not None and name not in changing
     }
     computed = {name: partial(_computed, module, name) for name in changing}
-    believed, lineage = _lineage(kind)
+    same, parent = _lineage(kind)
     return Module(
         kind.__name__,
         kind.__module__,
@@ -55,8 +55,8 @@ def of_live(module: Any) -> Module | None:
         held,
         {name: value for name, value in state["_modules"].items() if value is not None},
         id(module),
-        believed,
-        lineage,
+        same,
+        parent,
         computed,
     )
 
@@ -72,10 +72,10 @@ def _of_script(module: Any) -> Module:
         code = str(module.code)
     except (RuntimeError, AttributeError):  # it has no forward, as a list of modules has none
         code = ""
-    settings = settings_in_code(code) | {name: plain(value, _decoded) for name, value in given.items()}
+    settings = with_code({name: plain(value, _decoded) for name, value in given.items()}, code)
     kept = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     held = {name: _tensor(value) for name, value in kept}
-    return Module(kind, package, settings, held, dict(module.named_children()), id(module))
+    return Module(kind, package, settings, held, dict(module.named_children()), id(module), believed(package, kind))
 
 
 def _lineage(kind: type) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -84,8 +85,13 @@ def of_pickled(value: Any) -> Module | None:
     tensors = {name: _tensor(held) for name, held in kept.items() if held is not None}
     given = {name: held for name, held in {**kept, **state}.items() if name in NAMES}
     settings = {name: plain(held, _decoded) for name, held in given.items()}
-    known = what.module.removeprefix("__torch__.").startswith(PACKAGES) and "norm" in what.name.lower()
-    return Module(what.name, what.module, settings, tensors, inside, id(value), what.name if known else "")
+    return Module(what.name, what.module, settings, tensors, inside, id(value), believed(what.module, what.name))
+
+
+def believed(package: str, kind: str) -> str:
+    """Give a class that is meant by its bare name; empty if it is no norm, or anybody's."""
+    known = package.removeprefix("__torch__.").startswith(PACKAGES)
+    return kind if known and "norm" in kind.lower() else ""
 
 
 def _is_script(value: Any) -> bool:
@@ -175,10 +181,11 @@ class Tree:
         floats = {t.dtype for _, module in self.modules for t in module.tensors.values() if "float" in t.dtype}
         whole = floats.pop() if len(floats) == 1 else "unknown"
         layers = []
+        text = None if code is None else cache(lambda package, kind: _body(code(f"{package}.py"), kind))
         for name, module in self.modules:
-            if code is not None:
-                text = _body(code(f"{module.package.replace('.', '/')}.py"), module.kind)
-                module = replace(module, settings=settings_in_code(text) | module.settings)
+            if text is not None:
+                body = text(module.package.replace(".", "/"), module.kind)
+                module = replace(module, settings=with_code(module.settings, body))
             # what computes a parameter is no layer
             if module.is_norm() and _MADE_OF not in name.split("."):
                 layers.append(_layer(name, module, whole))
@@ -217,8 +224,16 @@ def _strange(tensor: Tensor) -> str:
 
 
 _CONSTANT = re.compile(r"^ +(\w+) : Final\[[^=\n]*\] = ([^\n]{1,200})$", re.MULTILINE)
-_NORM_CALL = re.compile(r"(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*\(([^\n]{1,2000})\)")
-_FLOAT = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.])")
+_NORM_CALL = re.compile(r"(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\(([^\n]{1,2000})")
+_OTHER_NAME = re.compile(
+    r"(\w+) = __torch__\.torch\.nn\.functional\.(?:___torch_mangle_\d+\.)?(\w+_norm)$", re.MULTILINE
+)
+# Where the arguments that say something stand, in ATen's operators and in torch.nn.functional.
+_ARGUMENTS = {
+    "layer_norm": {1: "normalized_shape", 4: "eps"}, "rms_norm": {1: "normalized_shape", 3: "eps"},
+    "group_norm": {1: "num_groups", 4: "eps"}, "batch_norm": {5: "training", 7: "eps"},
+    "instance_norm": {5: "training", 7: "eps"},
+}  # fmt: skip
 
 
 def _body(text: str, kind: str) -> str:
@@ -231,20 +246,45 @@ def _body(text: str, kind: str) -> str:
     return body[: end.start()] if end else body
 
 
-def settings_in_code(body: str) -> dict[str, Any]:
-    """Read TorchScript's code of a class: the constants of its body, or the numbers in its call of a norm."""
-    settings: dict[str, Any] = {}
+def with_code(settings: Mapping[str, Any], body: str) -> dict[str, Any]:
+    """Add what TorchScript's code of a class says: the constants of its body, or the numbers in its call of a norm."""
+    said: dict[str, Any] = {}
+    if other := _OTHER_NAME.search(body):
+        body = re.sub(rf"\b{other[1]}\(", f"{other[2]}(", body)
     if call := _NORM_CALL.search(body):
-        # eps is the last number of each of these calls; a traced module keeps nothing else
-        if floats := _FLOAT.findall(call[2]):
-            settings["eps"] = float(floats[-1])
-        if call[1] in ("layer_norm", "rms_norm") and (shape := re.search(r"\[(\d[\d, ]*)\]", call[2])):
-            settings["normalized_shape"] = tuple(int(n) for n in shape[1].split(","))
-        if call[1] == "group_norm" and (groups := re.match(r"[^,]+, (\d+),", call[2])):
-            settings["num_groups"] = int(groups[1])
-    for name, written in _CONSTANT.findall(body):
-        try:
-            settings[name] = ast.literal_eval(written)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return settings
+        given = _arguments(call[2])
+        # the one epsilon that may be left out
+        said = {"eps": None} if call[1] == "rms_norm" else {}
+        said |= {name: _literal(given[at]) for at, name in _ARGUMENTS[call[1]].items() if at < len(given)}
+    said |= {name: _literal(written) for name, written in _CONSTANT.findall(body)}
+    said = {name: value for name, value in said.items() if value is not _VARIABLE}
+    # a trace fixes the mode that the module was in, whatever its attribute says now
+    fixed = {"training": said["training"]} if "training" in said else {}
+    return {**said, **settings, **fixed}
+
+
+_VARIABLE = object()
+
+
+def _literal(written: str) -> Any:
+    try:
+        return ast.literal_eval(written)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return _VARIABLE
+
+
+def _arguments(text: str) -> list[str]:
+    """Cut the arguments of a call apart, up to the bracket that closes it.
+
+    >>> _arguments("x, [4, 8], f(a, b), 1e-05), y)")
+    ['x', '[4, 8]', 'f(a, b)', '1e-05']
+    """
+    found, depth, begin = [], 0, 0
+    for at, letter in enumerate(text):
+        if depth == 0 and letter in ",)":
+            found.append(text[begin:at].strip())
+            begin = at + 1
+            if letter == ")":
+                break
+        depth += (letter in "([{") - (letter in ")]}")
+    return found
