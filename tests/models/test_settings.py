@@ -11,8 +11,8 @@ from layernorm.models.model_file import Layer
 from layernorm.models.settings import EPSILONS, Unreadable, plain
 from layernorm.spec.norm_spec import UNKNOWN
 
-WHATEVER = [2**63, -(2**2000), 10**5000, 1j, b"1", object(), [[1]], [2**70], list(range(65)), np.ones(2), np.array(None),
-            np.array([[1, 2]]), fractions.Fraction(1, 3), {}, np.datetime64("2020")]  # fmt: skip
+WHATEVER = [2**63, -(2**2000), 10**5000, 1j, b"1", object(), [[1]], [2**70], list(range(65)), np.ones(2),
+            np.array(None), np.array([[1, 2]]), fractions.Fraction(1, 3), {}, np.datetime64("2020")]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [True, 3, -(2**63) + 1, 0.5, "a", None, (1, 2), (None, 4), ()])
