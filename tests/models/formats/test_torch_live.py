@@ -246,7 +246,41 @@ def test_torchscript_is_looked_into_live_and_saved(tmp_path, how, saved):
     assert norms["4"].spec.groups == 2
     assert norms["5"].spec.statistics == "stored"
     assert norms["0"].scale.values().tolist() == [1, 1, 1, 1]
-    assert "3" in norms or any("module 3" in one.where for one in found.unidentified)
+    assert "3" in norms or any("module 3" in one.where for one in found.unidentified)  # its class is nobody's
+
+
+class Calling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.layer_norm(self.line(nn.functional.rms_norm(x, (4,), None, 0.5)), (4,), eps=0.25)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["trace", "script", "fx", "export"])
+def test_norms_that_code_calls_as_functions_are_said_to_be_left_out(tmp_path, how):
+    x, net = torch.ones(3, 4), nn.Sequential(Calling())
+    made = {"trace": lambda: torch.jit.trace(net, x), "script": lambda: torch.jit.script(net),
+            "fx": lambda: torch.fx.symbolic_trace(net),
+            "export": lambda: torch.export.export(net, (x,)).module()}[how]()  # fmt: skip
+    sources = [made]
+    if how in ("trace", "script"):
+        torch.jit.save(made, tmp_path / "m.pt")
+        sources.append(tmp_path / "m.pt")
+    for source in sources:
+        found = ln.inspect(source)
+        assert not found.norms
+        (why,) = [one.why for one in found.unidentified]
+        assert "rms_norm, layer_norm" in why or "layer_norm, rms_norm" in why
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [nn.LayerNorm, lambda n: nn.GroupNorm(2, n)])
+def test_an_epsilon_that_a_trace_leaves_out_is_that_of_the_operator(make):
+    (norm,) = ln.inspect(torch.jit.trace(nn.Sequential(make(4)), torch.ones(3, 4))).norms
+    assert norm.spec.eps == 1e-5
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -348,6 +382,28 @@ def test_a_module_on_the_meta_device_is_looked_into():
     found = looked(nn.Sequential(nn.LayerNorm(4, device="meta"), nn.LayerNorm(4, device="meta")))
     assert [norm.size for norm in found.norms] == [4, 4]
     assert "0.weight and 3 more" in found.unidentified[0].why
+
+
+def test_a_tensor_that_only_pretends_has_no_values():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        module = nn.LayerNorm(4)
+    found = looked(module)
+    assert (found.norms[0].scale, found.norms[0].size) == (None, 4)
+    assert "FakeTensor" in found.unidentified[0].why
+
+
+def test_a_module_whose_attributes_fail_is_looked_into():
+    class Refusing(nn.Module):
+        def __getattr__(self, name):
+            if name in ("_c", "config", "original_name"):
+                raise RuntimeError(name)
+            return super().__getattr__(name)
+
+    module = Refusing()
+    module.norm = nn.LayerNorm(4)
+    assert [norm.name for norm in looked(module).norms] == ["norm"]
 
 
 def test_a_configuration_that_fails_is_a_note():

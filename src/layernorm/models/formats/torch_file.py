@@ -23,7 +23,7 @@ from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
 from layernorm.models.formats.strides import fits, laid_out, reach
 from layernorm.models.formats.torch_live import of_live
-from layernorm.models.formats.torch_module import Tree, of_pickled, unread
+from layernorm.models.formats.torch_module import Tree, of_pickled
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import ArgumentError, FileError, UnsupportedError
 
@@ -98,9 +98,8 @@ def read(path: Path) -> ModelFile:
     tensors, tree, code = _file(weights)
     if tree is None:
         return ModelFile(str(path), "pytorch", tensors, config, notes=notes)
-    layers = tree.layers(code)
-    notes += (*tree.notes, *unread(layers))
-    return ModelFile(str(path), "pytorch", tensors, config, layers=layers, notes=notes)
+    layers, more = tree.layers(code)
+    return ModelFile(str(path), "pytorch", tensors, config, layers=layers, notes=notes + more)
 
 
 def read_module(module: Any) -> ModelFile:
@@ -112,20 +111,18 @@ def read_module(module: Any) -> ModelFile:
     if tree is None:
         shown = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
         raise ArgumentError(f"{shown} is no torch.nn.Module with layers in it; pass an instance of a model.")
-    layers = tree.layers()
+    layers, more = tree.layers()
     config, notes = _config_of(module)
-    notes += (*tree.notes, *unread(layers))
+    notes += more
     return ModelFile(
         type(module).__name__, "pytorch", tree.tensors(), config, layers=layers, notes=notes, module=module
     )
 
 
 def _config_of(module: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    config: Any = getattr(module, "config", None)
-    if not hasattr(config, "to_dict"):
-        return {}, ()
     try:
-        said = config.to_dict()
+        config: Any = getattr(module, "config", None)
+        said = config.to_dict() if hasattr(config, "to_dict") else {}
     except Exception as fault:  # whatever the model's own code raises
         told = " ".join(f"{type(fault).__name__}: {fault}".split())[:120]
         return {}, (f"its config.to_dict() fails ({told}), so what the configuration says is not known.",)

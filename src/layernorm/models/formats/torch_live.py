@@ -9,13 +9,15 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.formats.torch_module import CHANGING, PACKAGES, ROLES, Module, believed, with_code, without_values
+from layernorm.models.formats.torch_module import CHANGING, PACKAGES, ROLES, Module, believed, without_values
+from layernorm.models.formats.torch_script import CALLED
 from layernorm.models.model_file import Tensor
 from layernorm.models.settings import NAMES, Unreadable, plain
 from layernorm.spec.errors import UnsupportedError
@@ -28,9 +30,9 @@ def of_live(module: Any) -> Module | None:
     """Look at a torch.nn.Module; None if it is none."""
     if isinstance(module, type):
         return None
-    if hasattr(module, "_c") and hasattr(module, "original_name"):
-        return _of_script(module)
     state = getattr(module, "__dict__", {})
+    if "_c" in state or "_actual_script_module" in state:
+        return _of_script(module)
     if not isinstance(state.get("_modules"), dict):
         return None
     kept: dict[str, Any] = {**(state.get("_parameters") or {}), **(state.get("_buffers") or {})}
@@ -46,7 +48,11 @@ def of_live(module: Any) -> Module | None:
         for name, value in {**kept, **loose}.items()
         if isinstance(name, str) and value is not None and name not in changing
     }
-    computed = {name: partial(_computed, module, name) for name in changing}
+    # of a norm alone, whose parameters are few: whether they can be read shows when they are
+    computed = {name: partial(_tried, tensor) for name, tensor in held.items() if name in ROLES}
+    computed |= {name: partial(_computed, module, name) for name in changing}
+    nodes = getattr(state.get("_graph"), "nodes", ())
+    functions = [str(getattr(node.target, "__name__", "")).partition(".")[0] for node in nodes]
     same, parent = _lineage(kind)
     return Module(
         kind.__name__,
@@ -58,6 +64,7 @@ def of_live(module: Any) -> Module | None:
         same,
         parent,
         computed,
+        tuple(name for name in functions if name in CALLED),
     )
 
 
@@ -72,10 +79,11 @@ def _of_script(module: Any) -> Module:
         code = str(module.code)
     except (RuntimeError, AttributeError):  # it has no forward, as a list of modules has none
         code = ""
-    settings = with_code({name: plain(value, _decoded) for name, value in given.items()}, code)
+    settings = {name: plain(value, _decoded) for name, value in given.items()}
     kept = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     held = {name: _tensor(value) for name, value in kept}
-    return Module(kind, package, settings, held, dict(module.named_children()), id(module), believed(package, kind))
+    inside = dict(module.named_children())
+    return Module(kind, package, settings, held, inside, id(module), believed(package, kind)).with_code(code)
 
 
 def _lineage(kind: type) -> tuple[str, str]:
@@ -123,6 +131,14 @@ def _decoded(value: Any) -> Any:
         return Unreadable("a tensor that is no one number")
 
 
+def _tried(tensor: Tensor) -> Tensor:
+    try:
+        tensor.values()
+    except UnsupportedError as fault:
+        return replace(tensor, unread=str(fault))
+    return tensor
+
+
 def _computed(module: Any, name: str) -> Tensor:
     """Give a parameter that the module computes of others, by torch.nn.utils.parametrize or before each call."""
     made_of = getattr(module, "parametrizations", {})
@@ -144,15 +160,14 @@ def _tensor(value: Any) -> Tensor:
     except (RuntimeError, TypeError, AttributeError):
         return without_values("it is not initialized; call the model once, and look again.")
     dtype = "float32" if getattr(value, "is_quantized", False) else str(value.dtype).rpartition(".")[2]
-    return Tensor("", shape, dtype, partial(_load, value, dtype), _META if value.is_meta else "")
-
-
-_META = "the module is on the meta device, so its tensors have no values; load its weights first."
+    return Tensor("", shape, dtype, partial(_load, value, dtype))
 
 
 def _load(value: Any, dtype: str) -> NDArray[Any]:
     if value.is_meta:
-        raise UnsupportedError(_META)
+        raise UnsupportedError(
+            "the module is on the meta device, so its tensors have no values; load its weights first."
+        )
     import ml_dtypes  # noqa: F401 - it teaches NumPy the names of the small floats
 
     try:

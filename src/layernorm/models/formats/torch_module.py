@@ -6,8 +6,6 @@ All three keep the same things: a class, plain attributes, parameters and buffer
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from layernorm.models.formats.pickles import Call, Global, number_of
+from layernorm.models.formats.torch_script import body_of, read_code
 from layernorm.models.model_file import Layer, Tensor
 from layernorm.models.settings import EPSILONS, NAMES, WIDTHS, Unreadable, plain
 from layernorm.spec.errors import LayerNormError, UnsupportedError
@@ -33,7 +32,7 @@ class Module:
     """One module: `inside` holds what makes the modules within, by name.
 
     `believed` is the class that says what it computes, empty if nobody here knows; `parent` a norm that the class is
-    made of. `computed` gives parameters that are made of others.
+    made of. `computed` gives parameters that are made of others. `calls` are the norms that its code is known to call.
     """
 
     kind: str
@@ -45,6 +44,7 @@ class Module:
     believed: str = ""
     parent: str = ""
     computed: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()
 
     def named(self) -> bool:
         """Tell whether the class is called a norm, or made of one."""
@@ -57,7 +57,18 @@ class Module:
 
     def is_norm(self) -> bool:
         """Tell whether it may be a norm; what has modules inside and keeps nothing itself leaves it to them."""
-        return self.keeps() or (self.named() and not self.inside.keys() - {_MADE_OF})
+        outer = bool(self.inside.keys() - {_MADE_OF})
+        if not self.named() and (len(self.calls) > 1 or (self.calls and outer)):
+            return False
+        return self.keeps() or (self.named() and not outer)
+
+    def with_code(self, body: str) -> Module:
+        """Add what TorchScript's code of the class says."""
+        said, calls = read_code(body)
+        # a trace fixes the mode that the module was in, whatever its attribute says now
+        fixed = {"training": said["training"]} if "training" in said else {}
+        settings = {name: plain(value) for name, value in {**said, **self.settings, **fixed}.items()}
+        return replace(self, settings=settings, calls=calls)
 
 
 CHANGING = "computed before each call; take the hook or property away that does it, and look again."
@@ -172,27 +183,32 @@ class Tree:
                     found[name] = replace(tensor, name=name)
         return found
 
-    def layers(self, code: Callable[[str], str] | None = None) -> tuple[Layer, ...]:
-        """Find the norms, by the names of their classes or by what they keep.
+    def layers(self, code: Callable[[str], str] | None = None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+        """Find the norms, by the names of their classes or by what they keep, and say what was left out.
 
         Args:
-            code: reads a file of a TorchScript archive's code, where the numbers stand that its modules do not keep.
+            code: reads a file of a TorchScript archive's code.
         """
         floats = {t.dtype for _, module in self.modules for t in module.tensors.values() if "float" in t.dtype}
         whole = floats.pop() if len(floats) == 1 else "unknown"
-        layers = []
-        text = None if code is None else cache(lambda package, kind: _body(code(f"{package}.py"), kind))
+        layers: list[Layer] = []
+        notes = list(self.notes)
+        body = None if code is None else cache(lambda package, kind: body_of(code(f"{package}.py"), kind))
         for name, module in self.modules:
-            if text is not None:
-                body = text(module.package.replace(".", "/"), module.kind)
-                module = replace(module, settings=with_code(module.settings, body))
+            if body is not None:
+                module = module.with_code(body(module.package.replace(".", "/"), module.kind))
             # what computes a parameter is no layer
             if module.is_norm() and _MADE_OF not in name.split("."):
                 layers.append(_layer(name, module, whole))
-        return tuple(layers)
+            elif module.calls:
+                notes.append(
+                    f"module {name or '(the whole)'} calls {', '.join(dict.fromkeys(module.calls))} in its own code, "
+                    "which is not read; export the model to ONNX and look into that."
+                )
+        return tuple(layers), (*notes, *_unread(layers))
 
 
-def unread(layers: tuple[Layer, ...]) -> Iterator[str]:
+def _unread(layers: list[Layer]) -> Iterator[str]:
     """Say which parameters of norms have no values, those of one reason together."""
     together: dict[str, list[str]] = {}
     for tensor in (tensor for layer in layers for tensor in layer.tensors.values() if tensor.unread):
@@ -221,70 +237,3 @@ def _layer(name: str, module: Module, whole: str) -> Layer:
 
 def _strange(tensor: Tensor) -> str:
     return f"they are {tensor.dtype}, and a norm's are real; take the real part." if "complex" in tensor.dtype else ""
-
-
-_CONSTANT = re.compile(r"^ +(\w+) : Final\[[^=\n]*\] = ([^\n]{1,200})$", re.MULTILINE)
-_NORM_CALL = re.compile(r"(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\(([^\n]{1,2000})")
-_OTHER_NAME = re.compile(
-    r"(\w+) = __torch__\.torch\.nn\.functional\.(?:___torch_mangle_\d+\.)?(\w+_norm)$", re.MULTILINE
-)
-# Where the arguments that say something stand, in ATen's operators and in torch.nn.functional.
-_ARGUMENTS = {
-    "layer_norm": {1: "normalized_shape", 4: "eps"}, "rms_norm": {1: "normalized_shape", 3: "eps"},
-    "group_norm": {1: "num_groups", 4: "eps"}, "batch_norm": {5: "training", 7: "eps"},
-    "instance_norm": {5: "training", 7: "eps"},
-}  # fmt: skip
-
-
-def _body(text: str, kind: str) -> str:
-    """Find a class in a file of TorchScript's code."""
-    begin = re.search(rf"^class {re.escape(kind)}\(Module\):$", text, re.MULTILINE)
-    if begin is None:
-        return ""
-    body = text[begin.end() :]
-    end = re.search(r"^class ", body, re.MULTILINE)
-    return body[: end.start()] if end else body
-
-
-def with_code(settings: Mapping[str, Any], body: str) -> dict[str, Any]:
-    """Add what TorchScript's code of a class says: the constants of its body, or the numbers in its call of a norm."""
-    said: dict[str, Any] = {}
-    if other := _OTHER_NAME.search(body):
-        body = re.sub(rf"\b{other[1]}\(", f"{other[2]}(", body)
-    if call := _NORM_CALL.search(body):
-        given = _arguments(call[2])
-        # the one epsilon that may be left out
-        said = {"eps": None} if call[1] == "rms_norm" else {}
-        said |= {name: _literal(given[at]) for at, name in _ARGUMENTS[call[1]].items() if at < len(given)}
-    said |= {name: _literal(written) for name, written in _CONSTANT.findall(body)}
-    said = {name: value for name, value in said.items() if value is not _VARIABLE}
-    # a trace fixes the mode that the module was in, whatever its attribute says now
-    fixed = {"training": said["training"]} if "training" in said else {}
-    return {**said, **settings, **fixed}
-
-
-_VARIABLE = object()
-
-
-def _literal(written: str) -> Any:
-    try:
-        return ast.literal_eval(written)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return _VARIABLE
-
-
-def _arguments(text: str) -> list[str]:
-    """Cut the arguments of a call apart, up to the bracket that closes it.
-
-    >>> _arguments("x, [4, 8], f(a, b), 1e-05), y)")
-    ['x', '[4, 8]', 'f(a, b)', '1e-05']
-    """
-    found, depth, begin = [], 0, 0
-    for at, letter in enumerate(text):
-        if depth == 0 and letter in ",)":
-            found.append(text[begin:at].strip())
-            begin = at + 1
-            if letter == ")":
-                break
-        depth += (letter in "([{") - (letter in ")]}")
-    return found
