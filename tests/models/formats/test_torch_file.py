@@ -338,6 +338,14 @@ def test_a_storage_of_an_unheard_type_is_named(tmp_path):
         read(archive(tmp_path / "m.pt", tensor_pickle(kind="ctorch\nQStorage\n"), TWO))
 
 
+def test_tensors_in_dicts_in_dicts_are_found(tmp_path, form):
+    value = torch.ones(2)
+    for _ in range(300):
+        value = {"abc": value}
+    (tensor,) = read(saved(tmp_path / "m.pt", value, form)).tensors.values()
+    assert tensor.name == ".".join(["abc"] * 300)
+
+
 CYCLES = {
     "a dict in itself": b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.",
     "a list in itself": b"\x80\x02]q\x00h\x00a.",

@@ -321,7 +321,7 @@ def test_norms_nested_deep_are_found(depth):
 
 
 def test_what_is_too_deep_to_name_is_said_to_be_left_out(monkeypatch):
-    monkeypatch.setattr("layernorm.models.formats.torch_module._MOST_NAMED", 20)
+    monkeypatch.setattr("layernorm.models.formats.torch_module.MOST_NAMED", 20)
     module = nn.LayerNorm(4)
     for _ in range(20):
         module = nn.Sequential(module)

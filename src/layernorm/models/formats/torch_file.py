@@ -23,7 +23,7 @@ from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
 from layernorm.models.formats.strides import fits, laid_out, reach
 from layernorm.models.formats.torch_live import of_live
-from layernorm.models.formats.torch_module import Tree, of_pickled
+from layernorm.models.formats.torch_module import MOST_NAMED, Tree, of_pickled
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import ArgumentError, FileError, UnsupportedError
 
@@ -202,7 +202,7 @@ def _zip(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], st
         name = f"{root}/code/{file}"
         return archive.read(name).decode("utf-8", "replace") if name in members else ""
 
-    tensors = tree.tensors() if tree else _named(value)
+    tensors = tree.tensors() if tree else _named(value, path)
     return tensors, tree, code if kind == "script" else None
 
 
@@ -281,7 +281,7 @@ def _stream(path: Path) -> tuple[dict[str, Tensor], Tree | None]:
     if missing := [key for key, made in storages.items() if made.read is None]:
         raise FileError(f"{path}: its storage {missing[0][:80]!r} is missing; fetch the file again.", str(path))
     tree = Tree.of(value, of_pickled)
-    return tree.tensors() if tree else _named(value), tree
+    return tree.tensors() if tree else _named(value, path), tree
 
 
 def _no_storage(path: Path, said: Any) -> Any:
@@ -397,11 +397,11 @@ def _load(path: Path, big: bool, storage: _Storage, dtype: str, offset: int, sha
     return laid_out(np.frombuffer(data, np.dtype(dtype)), shape, stride)
 
 
-def _named(value: Any) -> dict[str, Tensor]:
+def _named(value: Any, path: Path) -> dict[str, Tensor]:
     """Name the tensors of a state dict, or of a checkpoint that holds one, by the keys that lead to them."""
     if isinstance(value, Tensor):
         return {"": value}
-    found = dict(_walk(value))
+    found = dict(_walk(value, path))
     wrapped = (
         [str(key) for key in value if any(name.startswith(f"{key}.") for name in found)]
         if isinstance(value, dict)
@@ -415,21 +415,30 @@ def _named(value: Any) -> dict[str, Tensor]:
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights")
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Tensor]]:
+def _walk(value: Any, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Give tensors in order with their names; what holds itself is entered once."""
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("", value)]
+    # each with its key and that of what holds it, for a name at every step of a long chain would fill the memory
+    waiting: list[tuple[tuple[Any, str] | None, Any]] = [(None, value)]
+    letters = 0
     while waiting:
-        name, value = waiting.pop()
+        key, value = waiting.pop()
         if isinstance(value, Tensor):
-            yield name, value
+            words: list[str] = []
+            while key is not None:
+                key, word = key
+                words.append(word)
+                letters += 1 + len(word)
+                if letters > MOST_NAMED:
+                    raise FileError(f"{path}: its names take over {MOST_NAMED} letters; do not use it.", str(path))
+            yield ".".join(reversed(words)), value
             continue
-        if id(value) in seen or len(name) > 500:
+        if id(value) in seen:
             continue
         seen.add(id(value))
         tree = Tree.of(value, of_pickled)
         inside: dict[Any, Any] = dict(tree.tensors()) if tree else value if isinstance(value, dict) else {}
-        for key, held in reversed(inside.items()):
+        for word, held in reversed(inside.items()):
             # an optimizer's tensors bear numbers, or its own words, for names
-            if isinstance(key, str) and not key.startswith("optim"):
-                waiting.append((f"{name}.{key}" if name else key, held))
+            if isinstance(word, str) and not word.startswith("optim"):
+                waiting.append(((key, word), held))

@@ -24,7 +24,7 @@ ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift", 
 # Whose classes are meant by their bare names; another package's LayerNorm may be anything.
 PACKAGES = ("torch.", "transformers.", "torchvision.", "timm.", "apex.")
 # Letters in the names of all modules and tensors: 25 for each of 100 000, and a chain 5 000 deep still has as many.
-_MOST_NAMED = 2**25
+MOST_NAMED = 2**25
 
 
 @dataclass(slots=True, eq=False)
@@ -165,9 +165,9 @@ class Tree:
             seen.add(module.identity)
             modules.append((name, module))
             letters += len(name) * (1 + len(module.tensors) + len(module.inside))
-            if letters > _MOST_NAMED:
+            if letters > MOST_NAMED:
                 note = f"{name[:80]}… and what follows is not looked into: the names of its modules take over "
-                return cls(modules, (f"{note}{_MOST_NAMED} letters; look into a part of the model.",))
+                return cls(modules, (f"{note}{MOST_NAMED} letters; look into a part of the model.",))
             for key, held in reversed(module.inside.items()):
                 if (within := look(held)) is not None:
                     waiting.append((f"{name}.{key}" if name else key, within))
