@@ -27,6 +27,8 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     load: Callable[[], NDArray[Any]] = field(repr=False)
+    unread: str = ""
+    """Why it has no values, where that is known without asking for them; the shape is () if it is not known either."""
 
     @property
     def size(self) -> int:

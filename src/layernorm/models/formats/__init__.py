@@ -31,6 +31,11 @@ def read_model(path: str | Path) -> ModelFile:
         raise FileError(
             f"{path}: {error.strerror or error}; pass a model file or a folder that holds one.", str(path)
         ) from None
+    except ValueError:  # a NUL, or what no encoding has
+        raise FileError(
+            f"{str(path)!a}: no file can bear this name; pass a model file or a folder that holds one.",
+            ascii(str(path)),
+        ) from None
     if not path.is_dir() and not path.is_file():
         raise FileError(f"{path}: it is a device or a pipe; pass a model file or a folder that holds one.", str(path))
     if not path.is_dir() and not head:
