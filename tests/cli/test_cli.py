@@ -102,6 +102,28 @@ def test_where_nothing_can_be_written_the_status_is_2_and_no_traceback(arguments
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("redirection", "said"), [
+    (">&-", "layernorm: stdout is closed, so the answer has no place; send it to /dev/null or a file.\n"),
+    (">&- 2>&-", ""),
+    ("<&- >&- 2>&-", ""),
+])  # fmt: skip
+def test_where_stdout_is_closed_the_status_is_2_and_one_sentence_says_it(redirection, said):
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -m layernorm explain gemma {redirection}', sys.executable],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_where_stderr_is_closed_the_answer_is_as_ever():
+    for code, status in (("gemma", 0), ("zzz", 2)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$0" -m layernorm explain {code} 2>&-', sys.executable],
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, bool(done.stdout)) == (status, status == 0)
+
+
 def test_a_terminal_without_greek_shows_what_it_can():
     done = subprocess.run(
         [sys.executable, "-m", "layernorm", "explain", "gemma"],

@@ -273,3 +273,13 @@ def test_a_name_too_long_for_the_system_is_said(tmp_path, capsys):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert run(["inspect", str(tmp_path), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("a\0b", "embedded null byte"), ("\ud800", "surrogates not allowed"), ("", "it is empty")]
+)
+def test_a_name_that_no_file_can_have_is_said(name, why):
+    with pytest.raises(ln.LayerNormError) as refused:
+        ln.inspect(name)
+    assert str(refused.value).startswith(f"{name!r}: no file can have this name (")
+    assert why in str(refused.value)
