@@ -10,10 +10,10 @@ STOPPED = 130
 def main() -> None:
     """Run the command line; one that is stopped while it still loads ends in silence, not in a traceback."""
     try:
-        from layernorm import cli
+        from layernorm.cli import main as command_line
     except KeyboardInterrupt:
         sys.exit(STOPPED)
-    cli.main()
+    command_line()
 
 
 if __name__ == "__main__":

@@ -21,8 +21,6 @@ from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
 from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
-from layernorm.conformance.targets import printable
-from layernorm.report.documents import error_document
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
 
 COULD_NOT = 2
@@ -93,6 +91,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(error: LayerNormError, arguments: Sequence[str]) -> int:
+    # loaded here: NumPy, which they load, is nothing that `layernorm --help` should wait for
+    from layernorm.conformance.targets import printable
+    from layernorm.report.documents import error_document
+
     if "--json" in arguments:
         typer.echo(json.dumps(error_document(error)))
     typer.echo(f"layernorm: {printable(str(error))}", err=True)

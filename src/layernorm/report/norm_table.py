@@ -11,6 +11,21 @@ from layernorm.models.norm_record import Found, NormRecord
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
 HEAD = ("norm", "kind", "axes", "size", "eps", "γ β", "form", "place")
+# For each column, and each word for one, the fields of a record and of its spec that it shows.
+COLUMNS = {
+    "norm": ("name", "where"),
+    "kind": ("kind", "centered", "spread"),
+    "axes": ("axes", "groups"),
+    "size": ("size",),
+    "eps": ("eps", "eps_at"),
+    "gamma": ("scale", "scale_axes", "scale_offset"),
+    "beta": ("shift", "shift_axes"),
+    "γ β": ("scale", "scale_axes", "scale_offset", "shift", "shift_axes"),
+    "form": ("form",),
+    "place": ("placement",),
+    "placement": ("placement",),
+    "dtype": ("dtype",),
+}
 # Below this a table would break words in every cell.
 NARROWEST = 60
 
