@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import typer
@@ -106,7 +106,7 @@ def _variant(name: str) -> str:
     return f"{row.name} ({row.spec.kind} norm)\n\n  {row.spec}\n{note}\nSpelled\n{spelled}\n\nSource: {row.source}"
 
 
-def _arguments(kind: type) -> Mapping[str, str]:
+def _arguments(kind: type) -> dict[str, str]:
     """Take what each field of a class means from its own docstring, where it is written once."""
     _, _, described = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
     described = re.split(r"\n(?:\n|\S)", described)[0]
