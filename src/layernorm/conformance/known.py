@@ -15,7 +15,7 @@ from typing import Any
 from layernorm.conformance.targets import Array, Gradients, Norm, Target, checked_spec, printable, told
 from layernorm.spec.errors import ArgumentError, LayerNormError, MissingExtraError, NotFoundError, UnsupportedError
 from layernorm.spec.norm_spec import NormSpec
-from layernorm.spec.variants import VARIANTS
+from layernorm.spec.variants import named
 
 # What every implementation is graded with unless told otherwise, so that they stand side by side.
 EPS: dict[Norm, float] = {"layer": 1e-5, "rms": 1e-6}
@@ -159,7 +159,7 @@ def of_function(
         return found
 
     given = None if backward is None else gradients
-    return Target(said, version, checked_spec(_spec(spec)), forward, given, tuple(dict.fromkeys(taken)))
+    return Target(said, version, checked_spec(named(spec)), forward, given, tuple(dict.fromkeys(taken)))
 
 
 def onnx_file(path: Path) -> Target:
@@ -278,18 +278,6 @@ def _is_file(name: str) -> bool:
 def _version(module: str) -> str | None:
     said = getattr(sys.modules.get(module.partition(".")[0]), "__version__", None)
     return printable(said) if isinstance(said, str) else None
-
-
-def _spec(spec: NormSpec | str) -> NormSpec:
-    if isinstance(spec, NormSpec):
-        return spec
-    if not isinstance(spec, str):
-        raise ArgumentError(f"spec={spec!r} is a {type(spec).__name__}; give a NormSpec or the name of one.", "spec")
-    if spec not in VARIANTS:
-        near = difflib.get_close_matches(spec, list(VARIANTS), 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
-        raise NotFoundError(f"{spec}: no such named norm; {hint}", spec)
-    return VARIANTS[spec]
 
 
 def _near(name: str) -> str:
