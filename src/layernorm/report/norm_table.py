@@ -79,7 +79,7 @@ def _table(norms: Iterable[NormRecord], width: int) -> list[str]:
 
 
 def _lines(name: str, room: int) -> list[str]:
-    """Cut a name that is too long into lines: after a dot or slash if it can be, then after an underscore, then anywhere.
+    """Cut a name that is too long into lines: after a dot or slash if it can be, else an underscore, else anywhere.
 
     >>> _lines("model.layers.0.post_attention_layernorm", 24)
     ['model.layers.0.', 'post_attention_layernorm']
