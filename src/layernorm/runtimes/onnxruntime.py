@@ -36,7 +36,7 @@ def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     for package in ("onnx", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed; pip install 'layernorm[runtimes]'"
+            return f"{package} is not installed; pip install {package}"
     return None if model.graph is not None else "it has no graph"
 
 

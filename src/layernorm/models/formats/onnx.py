@@ -78,7 +78,7 @@ def _parsed(path: Path) -> ModelProto:
     try:
         import onnx
     except ImportError as error:
-        sentence = f"reading ONNX needs the package onnx ({error}); pip install 'layernorm[models]'."
+        sentence = f"reading ONNX needs the package onnx ({error}); pip install onnx."
         raise MissingExtraError(sentence, str(path)) from None
     try:
         size = path.stat().st_size
