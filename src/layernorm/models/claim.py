@@ -325,9 +325,11 @@ def _epsilon(trial: Trial, name: str, line: _Line, shape: tuple[int, ...]) -> tu
     for e in dict.fromkeys(positive.values()):
         for size in (math.sqrt(e), e, math.sqrt(e / n)):
             for spread in (size / 2, size * 2):
+                if len(alive) == 1:
+                    break
                 x = spread * draw.standard_normal(shape)
                 y = trial.run(x).get(name)
-                if y is None or len(alive) == 1:
+                if y is None:
                     continue
                 errors = [_error(y, line.gamma * normalized(x, spec) + line.beta) for spec, _ in alive]
                 best = min(errors)

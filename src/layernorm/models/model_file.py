@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from layernorm.models.norm_record import Found
 
 
+# As many as NumPy broadcasts; a file that says more of one array is not read.
+MOST_AXES = 32
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A named array in a file; its values are read when they are asked for, and not kept.
