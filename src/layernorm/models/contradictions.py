@@ -49,7 +49,8 @@ def _of_kind(model: ModelFile, norms: Sequence[NormRecord]) -> Iterator[str]:
 def _of_width(model: ModelFile, norms: Sequence[NormRecord]) -> Iterator[str]:
     _, _, config = family_at(model.config, "")
     key = next((key for key in WIDTHS if type(config.get(key)) is int), None)
-    sizes = sorted({norm.size for norm in norms if isinstance(norm.size, int)})
+    # the norms of queries and keys are over a head
+    sizes = sorted({norm.size for norm in norms if isinstance(norm.size, int) and norm.placement != "qk"})
     if key is not None and sizes and config[key] not in sizes:
         said = ", ".join(map(str, sizes[:3])) + (", …" if len(sizes) > 3 else "")
         yield (
