@@ -254,6 +254,9 @@ def cone_of(scope: Scope, root: str, taken: set[int]) -> Cone | None:
         node = nodes[index]
         if node.op not in OPERATIONS or ((node.op in WHOLE or id(node) in taken) and not is_step(node)):
             continue
+        # statistics of what a norm may have given are another norm's, which has a cone of its own
+        if node.op in REDUCTIONS and not is_step(node) and wide & rooted & {*node.inputs}:
+            continue
         lacking = [name for name in node.inputs if name and name not in inside and not scope.is_fixed(name)]
         if lacking and node.op in ("Reshape", "Expand"):
             for name in lacking:
