@@ -161,9 +161,9 @@ class _Search:
         if alike is not None and alike.key in self.known:
             names, before = self.known[alike.key]
             here = dict(zip(names, alike.names, strict=True))
-            fits = [_moved(f, here, before.cone.trial, cone.trial) for f in before.fits]
-            if all(fits) and (fits or _numbers(before.cone.trial) == _numbers(cone.trial)):
-                return _Tried(cone, [f for f in fits if f is not None], before.why)
+            moved = [_moved(f, here, before.cone.trial, cone.trial) for f in before.fits]
+            if all(moved) and (moved or _numbers(before.cone.trial) == _numbers(cone.trial)):
+                return _Tried(cone, [f for f in moved if f is not None], before.why)
         best: list[Fit] = []
         nearest: Miss | None = None
         for attempt, shape in enumerate(shapes(self.scope, cone)):
