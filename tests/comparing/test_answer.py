@@ -249,7 +249,8 @@ def test_rows_of_padding_hide_no_norm(dtype, value):
     assert not y[3:5].any()
     for gamma, beta in ((1, 0), (rng.standard_normal(32), 0), (rng.standard_normal(32), rng.standard_normal(32))):
         found = ln.infer(x, (gamma * y + beta).astype(dtype))
-        assert admits(found, replace(LAYER, scale_axes=found.spec.scale_axes, shift_axes=found.spec.shift_axes), x.shape)
+        carried = {"scale_axes": found.spec.scale_axes, "shift_axes": found.spec.shift_axes}
+        assert admits(found, replace(LAYER, **carried), x.shape)
     assert ln.infer(x, over_rms(x).astype(dtype)).spec.kind == "rms"
 
 
