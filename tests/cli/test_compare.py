@@ -283,3 +283,9 @@ def test_arrays_larger_than_memory_and_a_map_with_a_mark_of_its_order(tmp_path, 
     assert (status, json.loads(text)["error"]["code"]) == (2, "unreadable")
     (tmp_path / "map.json").write_text('{"first": "first"}', encoding="utf-8-sig")
     assert said(capsys, a, a, "--map", tmp_path / "map.json", "--json")[0] == 0
+
+
+def test_an_epsilon_that_is_no_number_is_the_same_as_itself(tmp_path, capsys):
+    a = two_norms(tmp_path, "a", epsilon=float("nan"))
+    status, text = said(capsys, a, a, "--json")
+    assert (status, json.loads(text)["findings"]) == (0, [])
