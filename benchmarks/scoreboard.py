@@ -147,8 +147,8 @@ def tables(norm: str, graded: dict[str, dict], full: bool) -> str:
     note = (
         f"The worst case of each property, over all types that are graded, in units of the {UNIT}: at most 1 holds, "
         "bold fails. Where bits must agree (determinism, rows, neighbours, layout, in-place) it is their distance in "
-        "ulp. ∞ stands for NaN, for infinity, for anything but the one right answer (a constant row is exactly β), and "
-        "for a wrong call that was not refused; n/a for what an implementation has no way to show."
+        "ulp of the larger. ∞ stands for NaN, for infinity, for anything but the one right answer (a constant row is "
+        "exactly β), and for a wrong call that was not refused; n/a for what an implementation has no way to show."
     )
     return f"{markdown(rows)}\n\n{note}\n\n{markdown(worst)}"
 

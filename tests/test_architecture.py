@@ -93,9 +93,14 @@ def loaded_after(code):
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    loaded = loaded_after("import layernorm")
+    loaded = loaded_after("import layernorm; layernorm.layer_norm")
     assert "numpy" in loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+def test_nothing_but_the_standard_library_and_typer_is_loaded_before_the_command_line_can_be_stopped():
+    assert "numpy" not in loaded_after("import layernorm.__main__")
+    assert "numpy" not in loaded_after("from layernorm.cli import run; run(['--help'])")
 
 
 def test_a_spec_loads_nothing_heavy_and_a_call_loads_numba_but_no_framework():
@@ -108,6 +113,13 @@ def test_a_spec_loads_nothing_heavy_and_a_call_loads_numba_but_no_framework():
 def test_no_package_bears_the_name_of_a_public_function():
     rooms = {p.name for p in ROOT.iterdir() if p.is_dir()} | {p.stem for p in ROOT.glob("*.py")}
     assert rooms.isdisjoint(PUBLIC)
+
+
+def test_every_public_name_has_its_place_and_no_other_name_has():
+    for name in layernorm.__all__:
+        assert getattr(layernorm, name) is vars(layernorm)[name]
+    with pytest.raises(AttributeError, match="module 'layernorm' has no attribute 'FooError'"):
+        layernorm.FooError  # noqa: B018
 
 
 def test_every_public_name_is_exported_and_has_a_docstring_with_an_example():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import layernorm as ln
-from layernorm.spec.errors import ArgumentError, ArrayTypeError, SpecError
+from layernorm.spec.errors import ArgumentError, ArrayTypeError, NotFoundError, SpecError
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 SQUARE = np.zeros((2, 5, 5), np.float32)
@@ -106,9 +106,8 @@ WRONG_ARRAYS = {
 
 WRONG_SPECS = {
     "unknown fields": (lambda: ln.normalize(X, ln.NormSpec(eps=ln.UNKNOWN, centered=ln.UNKNOWN)), "the spec leaves "
-                       'centered, eps unknown, which would change the result; fill in with spec.assume(VARIANTS["bert"]), '
+                       'centered, eps unknown, which would change the result; fill in with spec.assume("bert"), '
                        "say, or dataclasses.replace."),
-    "a name for a spec": (lambda: ln.normalize(X, "bert"), "spec is 'bert'; pass a NormSpec, such as VARIANTS['bert']."),
     "text for a document": (lambda: ln.NormSpec.from_json("{}"), "a spec's document is a str; pass the object that "
                             "to_json() gave."),
     "groups that do not divide": (lambda: ln.group_norm(X, 2), "3 channels (axis 1 of shape (2, 3, 4)) do not split into "
@@ -192,3 +191,19 @@ def test_a_subclass_comes_back_as_a_plain_array():
         pass
 
     assert type(ln.layer_norm(np.array([[1.0, 2.0]]).view(Tagged))) is np.ndarray
+
+
+NAMES = {
+    "no such name": (lambda: ln.normalize(X, "brt"), "brt: no such named norm; did you mean bert?"),
+    "no spec": (lambda: ln.plan(X, None), "spec=None is a NoneType; give a NormSpec or the name of one."),
+    "a spec like no other": (lambda: ln.NormSpec().same_as(7, (2, 8)), "spec=7 is a int; give a NormSpec or the name of one."),
+    "moments of nothing": (lambda: ln.Moments(), "Moments are taken of data; write Moments.of(x, axis=0), or Moments.of([]) of none."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_names(name):
+    call, sentence = NAMES[name]
+    with pytest.raises((ArgumentError, NotFoundError)) as caught:
+        call()
+    assert str(caught.value) == sentence

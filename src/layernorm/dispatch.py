@@ -238,15 +238,13 @@ def checked_eps(eps: object) -> float:
 
 
 def _layout(shape: tuple[int, ...], spec: NormSpec) -> Layout:
-    if not isinstance(spec, NormSpec):
-        raise SpecError(f"spec is {spec!r}; pass a NormSpec, such as VARIANTS['bert'].")
     if not shape:
         axes_of(None, shape)
     unknown = spec.unknown()
     if unknown:
         raise SpecError(
             f"the spec leaves {', '.join(unknown)} unknown, which would change the result; fill in with "
-            'spec.assume(VARIANTS["bert"]), say, or dataclasses.replace.'
+            'spec.assume("bert"), say, or dataclasses.replace.'
         )
     if spec.eps_at != "none":
         checked_eps(spec.eps)

@@ -15,6 +15,7 @@ from layernorm.ops.arrays import array_of
 from layernorm.ops.layout import Array
 from layernorm.spec.errors import ArgumentError
 from layernorm.spec.norm_spec import Axes, GroupOrder, NormSpec
+from layernorm.spec.variants import named
 
 Axis = int | Sequence[int] | None
 Yes = Literal[True]
@@ -303,16 +304,16 @@ def batch_norm_backward(
 
 
 @overload
-def normalize(x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+def normalize(x: ArrayLike, spec: NormSpec | str, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
               mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
               out: Array | None = None, return_stats: No = False, backend: str | None = None) -> Array: ...  # fmt: skip
 @overload
-def normalize(x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+def normalize(x: ArrayLike, spec: NormSpec | str, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
               mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
               out: Array | None = None, return_stats: Yes, backend: str | None = None
 ) -> tuple[Array, Stats]: ...  # fmt: skip
 def normalize(
-    x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
+    x: ArrayLike, spec: NormSpec | str, gamma: ArrayLike | None = None, beta: ArrayLike | None = None, *,
     mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None,
     out: Array | None = None, return_stats: bool = False, backend: str | None = None,
 ) -> Any:  # fmt: skip
@@ -320,7 +321,7 @@ def normalize(
 
     Args:
         x, out, return_stats: as in `layer_norm`.
-        spec: what to compute. Its unknown fields are refused, by name, if they could change a number.
+        spec: what to compute, a NormSpec or the name of a row of VARIANTS. Its unknown fields are refused, by name, if they could change a number.
         gamma, beta: as in `layer_norm`, along the spec's `scale_axes` and `shift_axes`; None for 1 and 0 (with
             `scale_offset=1` too: nothing is scaled).
         mean, var: the running statistics of a spec whose `statistics` are `stored` or `updated`: arrays of the
@@ -335,15 +336,17 @@ def normalize(
     >>> from layernorm.spec.norm_spec import NormSpec
     >>> normalize(np.array([3.0, 4.0]), NormSpec(centered=False, spread="l2", eps_at="none"))
     array([0.6, 0.8])
+    >>> normalize(np.array([3.0, 4.0]), "l2")
+    array([0.6, 0.8])
     """
     return forward(
-        array_of(x, "x"), spec, gamma, beta, mean=mean, var=var, update=update, out=out, return_stats=return_stats,
+        array_of(x, "x"), named(spec), gamma, beta, mean=mean, var=var, update=update, out=out, return_stats=return_stats,
         backend=backend,
     )  # fmt: skip
 
 
 def normalize_backward(
-    dy: ArrayLike, x: ArrayLike, spec: NormSpec, gamma: ArrayLike | None = None, *, stats: Stats | None = None,
+    dy: ArrayLike, x: ArrayLike, spec: NormSpec | str, gamma: ArrayLike | None = None, *, stats: Stats | None = None,
     mean: ArrayLike | None = None, var: ArrayLike | None = None, update: float | None = None, backend: str | None = None,
 ) -> tuple[Array, Array | None, Array]:  # fmt: skip
     """Give the gradients to x, gamma and beta of `normalize`; the result is that of `layer_norm_backward`.
@@ -359,11 +362,11 @@ def normalize_backward(
     array([ 0.128, -0.096])
     """
     return backward(
-        dy, array_of(x, "x"), spec, gamma, stats, mean=mean, var=var, update=update, backend=backend
+        dy, array_of(x, "x"), named(spec), gamma, stats, mean=mean, var=var, update=update, backend=backend
     )  # fmt: skip
 
 
-def plan(x: ArrayLike, spec: NormSpec, *, backend: str | None = None) -> Plan:
+def plan(x: ArrayLike, spec: NormSpec | str, *, backend: str | None = None) -> Plan:
     """Say which backend, layout and number of threads `normalize(x, spec)` uses, and why.
 
     >>> import numpy as np
@@ -371,7 +374,7 @@ def plan(x: ArrayLike, spec: NormSpec, *, backend: str | None = None) -> Plan:
     >>> print(plan(np.ones((2, 8)), NormSpec(eps_at="deviation")))
     reference: 2 rows of 8, read where they are, 1 thread (cpu: eps_at='deviation' is not written here)
     """
-    return plan_of(array_of(x, "x"), spec, backend)
+    return plan_of(array_of(x, "x"), named(spec), backend)
 
 
 def get_num_threads() -> int:

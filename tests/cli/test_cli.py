@@ -13,6 +13,7 @@ import pytest
 import layernorm
 from layernorm.cli import run
 from layernorm.cli.explain import page_of
+from layernorm.report.norm_table import COLUMNS, HEAD
 from layernorm.spec.variants import VARIANTS
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schema/error.schema.json").read_text(encoding="utf-8"))
@@ -48,6 +49,21 @@ def test_explain_prints_every_field_of_a_spec(capsys):
     assert page_of("shift_axes") == "shift_axes: the same for beta."
 
 
+def test_every_column_of_inspect_has_a_page_that_says_a_field_once():
+    for column in (*HEAD, "gamma", "beta", "γ"):
+        page = page_of(column)
+        assert page.count(f"{COLUMNS[column][0] if column in COLUMNS else 'scale'}: ") >= 1, column
+    assert page_of("eps").count("added where `eps_at` says") == 1
+    assert "`fused` (one standard operator)" in page_of("form")
+    assert page_of("kind").startswith("kind: the family, computed from the fields: layer,")
+
+
+@pytest.mark.parametrize("code", ["BERT", "Eps-At", "eps at", " stats_dtype ", "Parameter_Gradients"])
+def test_a_code_may_be_written_in_any_case_and_with_any_dash(code):
+    own = code.strip().lower()
+    assert page_of(code) == page_of(own.replace(" ", "_").replace("-", "_")) == page_of(own.replace("_", "-"))
+
+
 def test_explain_without_a_code_lists_every_page(capsys):
     assert run(["explain"]) == 0
     listed = capsys.readouterr().out
@@ -62,7 +78,7 @@ def test_explain_with_json_prints_one_document(capsys):
 
 
 WRONG = {
-    "an unknown code": (["explain", "bertt"], "not-found", "bertt: no such page; did you mean bert?"),
+    "an unknown code": (["explain", "bertt"], "not-found", "bertt: no such page; did you mean bert or beta?"),
     "a code like no other": (["explain", "zzz"], "not-found", "zzz: no such page; layernorm explain lists them all."),
     "an unknown command": (
         ["inspekt"],
@@ -100,6 +116,37 @@ def test_where_nothing_can_be_written_the_status_is_2_and_no_traceback(arguments
         )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("redirection", "said"), [
+    (">&-", "layernorm: stdout is closed, so the answer has no place; send it to /dev/null or a file.\n"),
+    (">&- 2>&-", ""),
+    ("<&- >&- 2>&-", ""),
+])  # fmt: skip
+def test_where_stdout_is_closed_the_status_is_2_and_one_sentence_says_it(redirection, said):
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -m layernorm explain gemma {redirection}', sys.executable],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_where_stderr_is_closed_the_answer_is_as_ever():
+    for code, status in (("gemma", 0), ("zzz", 2)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$0" -m layernorm explain {code} 2>&-', sys.executable],
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, bool(done.stdout)) == (status, status == 0)
+
+
+def test_stopped_while_it_still_loads_it_ends_in_silence(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = subprocess.run(
+        [sys.executable, "-m", "layernorm", "--help"], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_terminal_without_greek_shows_what_it_can():

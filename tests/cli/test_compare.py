@@ -270,3 +270,22 @@ def test_live_modules(capsys):
     assert comparison.verdict == "differs"
     assert [finding.code for finding in comparison.findings] == ["eps-value"]
     assert repr(comparison).endswith("differs>")
+
+
+def test_arrays_larger_than_memory_and_a_map_with_a_mark_of_its_order(tmp_path, capsys):
+    head = io.BytesIO()
+    told = {"descr": "<f4", "fortran_order": False, "shape": (10**7, 10**6)}
+    np.lib.format.write_array_header_1_0(head, told)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archived:
+        archived.writestr("x.npy", head.getvalue())
+    a = two_norms(tmp_path, "a")
+    status, text = said(capsys, a, a, "--inputs", tmp_path / "x.npz", "--json")
+    assert (status, json.loads(text)["error"]["code"]) == (2, "unreadable")
+    (tmp_path / "map.json").write_text('{"first": "first"}', encoding="utf-8-sig")
+    assert said(capsys, a, a, "--map", tmp_path / "map.json", "--json")[0] == 0
+
+
+def test_an_epsilon_that_is_no_number_is_the_same_as_itself(tmp_path, capsys):
+    a = two_norms(tmp_path, "a", epsilon=float("nan"))
+    status, text = said(capsys, a, a, "--json")
+    assert (status, json.loads(text)["findings"]) == (0, [])

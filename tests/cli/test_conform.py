@@ -278,6 +278,27 @@ def test_the_table_is_alone_on_stdout_too_and_later_output_is_where_it_was(stran
     assert "called" not in said.out
 
 
+@pytest.mark.parametrize("path", ["./strangers.py:prints", "aside/norms.py:norm", "aside/math.py:norm"])
+def test_a_function_may_be_named_by_the_path_of_its_file(path, strangers, capsys):
+    (strangers / "aside").mkdir()
+    (strangers / "aside/beside.py").write_text("import layernorm\n")
+    for name in ("norms", "math"):
+        (strangers / f"aside/{name}.py").write_text("import beside\nnorm = beside.layernorm.layer_norm\n")
+    assert run(["conform", path, "--only", "axes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == path
+    for name in ("norms", "beside"):
+        sys.modules.pop(name, None)
+
+
+def test_one_reason_of_many_properties_is_said_once_and_how_a_function_is_called(capsys):
+    assert run(["conform", "math:sqrt", "--quick"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("takes exactly one argument") == 1
+    assert "  output and 20 more: TypeError: math.sqrt() takes exactly one argument (3 given)\n" in said
+    assert "  input-gradient, parameter-gradients, constant-gradients: it gives no gradients\n" in said
+    assert said.endswith("how it is called:  function(x, gamma, beta), all NumPy arrays; gamma and beta may be None\n")
+
+
 def test_a_module_that_leaves_is_a_sentence(strangers, capsys):
     assert run(["conform", "leaves:f", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["sentence"] == (

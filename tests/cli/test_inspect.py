@@ -14,6 +14,7 @@ import pytest
 
 import layernorm as ln
 from layernorm.cli import run
+from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.models.norm_record import Evidence, Finding, Found, NormRecord, Unidentified
 from layernorm.report.documents import inspect_document
@@ -138,11 +139,53 @@ def test_fail_on(severity, status, seen, capsys):
 TABLE = """\
 model.onnx (onnx): 2 norms
 
-norm                    kind     axes     size  eps      γ β      form   place
-encoder.layer.0.attent  layer    (-1)      384  1e-12    γ β      fused  post
-ion.output.LayerNorm
-x                       unknown  (-1)  unknown  unknown  1?+γ β?  named  unknown
+norm                        kind   axes  size  eps    γ β      form   place
+encoder.layer.0.attention.  layer  (-1)   384  1e-12  γ β      fused  post
+output.LayerNorm
+x                           ?      (-1)     ?  ?      1?+γ β?  named  ?
 """
+
+
+@pytest.mark.parametrize("width", [10, 60, 61, 80, 200])
+def test_a_name_is_cut_after_its_dots_and_is_whole(width):
+    name = "model/encoder.layers.0.a_word_that_is_longer_than_any_column_can_be." + "x" * 90
+    wide = replace(OTHER, name=name, form="decomposed", placement="embedding")
+    wide = replace(wide, spec=replace(wide.spec, axes=(-4, -3, -2, -1)))
+    table = inspect_text(Found([wide], [], []), MODEL, width).split("\n\n")[1].splitlines()
+    assert all(len(line) <= max(width, 60) for line in table)
+    assert "".join(line[: table[0].index("kind")].strip() for line in table[1:]) == name
+
+
+def test_what_is_unknown_is_said_once_and_how_to_know_more():
+    bare = replace(BERT, spec=replace(BERT.spec, eps=UNKNOWN, stats_dtype=UNKNOWN))
+    names = ModelFile("m.pt", "pytorch", {})
+    text = inspect_text(Found([bare, replace(bare, name="y")], [], []), names)
+    assert text.count("unknown") == 0
+    assert text.endswith(
+        "What the file does not say\n  2 × eps, stats_dtype, variance_by\n  To do: pass the folder with the model's "
+        "config.json, an ONNX export, or in\n    Python the torch.nn.Module: ln.inspect(module)."
+    )
+    assert "config.json" not in inspect_text(Found([bare], [], []), replace(names, config={"model_type": "x"}))
+    assert "To do" not in inspect_text(Found([bare], [], []), replace(names, graph=Graph([], {}, {}, ())))
+
+
+@pytest.mark.parametrize(("files", "said"), [
+    ([], ("f: no .onnx, .safetensors, .pt, .pth, .bin, .ckpt, .pt2, .gguf, .keras, .h5, .tflite file is in it, nor in "
+         "a folder in it; pass a model file.")),
+    (["a.txt", "sub/b.gguf", "c.PT", "d.pth", "e.h5"],
+     "f: no file in it has the usual name of a model; pass one of them: c.PT, d.pth, e.h5 and 1 more."),
+])  # fmt: skip
+def test_a_folder_that_is_no_model_says_what_could_be_passed(files, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ["", *files]:
+        path = Path("f") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name:
+            path.write_text("x")
+        else:
+            path.mkdir()
+    assert run(["inspect", "f"]) == 2
+    assert capsys.readouterr().err == f"layernorm: {said}\n"
 
 
 def test_the_table_of_80_columns():
@@ -150,7 +193,7 @@ def test_the_table_of_80_columns():
     assert all(len(line) <= 80 for line in text.splitlines())
     assert text.startswith(TABLE)
     assert "1 × y = γ·(x − mean) / √(var + 1e-12) + β over axes (-1)" in text
-    assert "variance by unknown" in " ".join(text.split())
+    assert "1 × stats_dtype, variance_by" in text or "1 × variance_by" in text
     assert f"minor eps-lost: {BERT.name} and 1 more: it is lost. To do: find it." in " ".join(text.split())
     assert "layernorm explain eps-lost" in text
     assert "node[3]: the axes are not constant." in text
@@ -173,7 +216,11 @@ def test_no_norms_is_an_answer(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("layernorm.models.formats.read_model", lambda path: MODEL)
     monkeypatch.setattr("layernorm.models.identify.identify", lambda model: Found([], [], []))
     assert run(["inspect", "model.onnx"]) == 0
-    assert capsys.readouterr().out == "model.onnx (onnx): no norms\n"
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("model.onnx (onnx): no norms Read the names of 0 tensors, and none speaks of a norm (norm,")
+    assert said.endswith("an ONNX export, or in Python the torch.nn.Module: ln.inspect(module).")
+    graph = replace(MODEL, graph=Graph([Node("Relu", ("x",), ("y",))], {}, {}, ("y",)))
+    assert "Read 1 operators, and none is a norm, nor do any" in inspect_text(Found([], [], []), graph)
 
 
 WRONG = {
@@ -273,3 +320,13 @@ def test_a_name_too_long_for_the_system_is_said(tmp_path, capsys):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert run(["inspect", str(tmp_path), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("a\0b", "embedded null byte"), ("\ud800", "surrogates not allowed"), ("", "it is empty")]
+)
+def test_a_name_that_no_file_can_have_is_said(name, why):
+    with pytest.raises(ln.LayerNormError) as refused:
+        ln.inspect(name)
+    assert str(refused.value).startswith(f"{name!r}: no file can have this name (")
+    assert why in str(refused.value)

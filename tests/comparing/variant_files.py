@@ -74,7 +74,11 @@ def _onnx(model, folder, operations):
     y = b.x
     for norm in model.left:
         if not model.blocks:
-            y = b("Add", y, operations(b, y, norm, model))
+            y = (
+                operations(b, b("Add", y, b.x), norm, model)
+                if model.post
+                else b("Add", y, operations(b, y, norm, model))
+            )
             continue
         w = random.normal(0, 0.25, (model.shape[-1],) * 2).astype(np.float32)
         if model.post:
@@ -174,6 +178,8 @@ def cannot_loose(model):
     for norm in model.left:
         if norm.spec.statistics == "stored" and (why := _no_operator(norm, model)):
             return why
+        if norm.spec.spread == "l2":
+            return "a vector over its length, in single operations, is taken for no layer norm"
         if norm.spec.eps_at == "sum" and norm.spec.variance_by != "centered":
             return "no sum of moments"
     return None
@@ -189,8 +195,6 @@ def _fused(b, x, norm, model):
     op, attributes = _operator(spec, len(model.shape))
     if op == "BatchNormalization":
         n = model.shape[1]
-        for leaf, none in (("weight", np.ones(n)), ("bias", np.zeros(n))):
-            leaves[leaf] = none if leaves[leaf] is None else leaves[leaf]
         leaves["mean"] = np.zeros(n) if norm.mean is None else norm.mean
         leaves["variance"] = np.ones(n) if norm.variance is None else norm.variance
     if op in ("LayerNormalization", "RMSNormalization") and not norm.wide:
@@ -232,8 +236,8 @@ def _no_operator(norm, model):
         return "no operator of this kind is without a mean"
     if spec.groups is not None and (spec.group_order != "blocked" or spec.channel_axis != 1):
         return "the operator's groups are of neighbours along axis 1"
-    if op == "BatchNormalization":
-        return None if set(along) <= {None, (1,)} and plain(spec.axes, ndim)[:2] == (0, 2) else "not along axis 1"
+    if op == "BatchNormalization" and plain(spec.axes, ndim)[:2] != (0, 2):
+        return "the operator keeps axis 1"
     return None if along == ((1,), (1,)) else "the operator needs gamma and beta, along axis 1"
 
 
@@ -286,8 +290,8 @@ def _module(norm, model):
 
 def _bare(spec, ndim):
     """Name the operator of a norm without gamma."""
-    axes = plain(spec.axes, ndim)
-    return "InstanceNormalization" if axes == tuple(range(2, ndim)) else _operator(spec, ndim)[0]
+    instance = spec.centered and ndim == 4 and plain(spec.axes, ndim) == (2, 3)
+    return "InstanceNormalization" if instance else _operator(spec, ndim)[0]
 
 
 def cannot_modules(model):

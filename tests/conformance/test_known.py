@@ -163,6 +163,7 @@ def __getattr__(name):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     (tmp_path / "some_kernels.py").write_text(MODULE)
+    (tmp_path / "some.txt").write_text(MODULE)
     (tmp_path / "raises.py").write_text("1 / 0\n")
     (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
@@ -190,8 +191,10 @@ def test_of_function_keeps_what_it_is_given():
 
 
 SENTENCES = {
-    "no name": (("torhc",), NotFoundError, "torhc: neither a known target, a module:function nor an ONNX file; did you mean torch?"),
+    "no name": (("torhc",), NotFoundError, "torhc: neither a known target, a module:function, a FILE.py:function nor an ONNX file; did you mean torch?"),
     "no file": (("gone.onnx",), NotFoundError, "gone.onnx: there is no such file."),
+    "no file of a function": (("./nowhere.py:f",), NotFoundError, "./nowhere.py:f: there is no file ./nowhere.py; give its path, or the module's name."),
+    "no function of a file": (("known.py",), ArgumentError, "known.py: a file of Python may hold several functions; name one, known.py:function."),
     "no module": (("nowhere:f",), NotFoundError, "nowhere:f: there is no module nowhere; run it where it can be imported."),
     "no function": (("some_kernels:plian",), NotFoundError, "some_kernels:plian: some_kernels has no plian; did you mean plain?"),
     "no such function": (("some_kernels:zzz",), NotFoundError, "some_kernels:zzz: some_kernels has no zzz; name a function of it."),
@@ -206,7 +209,7 @@ SENTENCES = {
     "a spec of a known name": (("torch", None, "bert"), ArgumentError, "--spec says what a function computes, and torch says it itself; use --norm."),
     "no variant": (("some_kernels:plain", None, "brt"), NotFoundError, "brt: no such named norm; did you mean bert?"),
     "a norm that is not graded": (("some_kernels:plain", None, "batch"), UnsupportedError, "only norms over the last axis with a finite eps on the variance are graded, and this is y = γ·(x − mean) / √(var + 1e-05) + β over axes (0, 2:); move its axes last, or fill in what is unknown with assume()."),
-    "a file of another kind": (("some_kernels.py",), UnsupportedError, "some_kernels.py: not an ONNX model; a file to grade holds one norm node."),
+    "a file of another kind": (("some.txt",), UnsupportedError, "some.txt: not an ONNX model; a file to grade holds one norm node."),
     "a norm of a file": (("some.onnx", "rms"), ArgumentError, "some.onnx: the file says which norm it holds; leave --norm and --spec out."),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from mutants import BARE, GEMMA, LAYER, MUTANTS, RMS, exact
 import layernorm as ln
 from layernorm.conformance.grade import cases_of, grade, page_of, property_module, property_source
 from layernorm.conformance.inputs import PATTERNS, Case
-from layernorm.conformance.measure import Measured
+from layernorm.conformance.measure import Measured, differing
 from layernorm.conformance.properties import PROPERTIES
 from layernorm.conformance.targets import Target
 
@@ -211,3 +211,10 @@ def test_the_kernel_that_rounds_before_gamma_is_excused_by_a_spec_that_says_so()
     spec = ln.NormSpec(eps=1e-5, cast_before_scale=True, scale_axes=(-1,))
     excused = Target("llama", None, spec, rounded.forward, dtypes=mutants.TYPES)
     assert not_held(excused) == {}
+
+
+def test_bits_that_differ_are_counted_in_ulp_of_the_larger_and_beside_a_zero_too():
+    one, zero = np.array([1.0], np.float32), np.array([0.0], np.float32)
+    assert differing(one, np.nextafter(one, np.float32(2))).ulp == 1
+    assert differing(one, zero).ulp == differing(zero, one).ulp == 2.0**23
+    assert differing(zero, -zero) == Measured(2.0, 0.0)

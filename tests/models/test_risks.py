@@ -190,3 +190,27 @@ def test_numbers_of_eps_value_and_name_only():
 def test_a_spec_of_unknowns_risks_nothing():
     fields = ("axes", "centered", "spread", "eps", "eps_at", "statistics", "stats_dtype", "variance_by", "scale_offset")
     assert found(record(replace(NormSpec(), **dict.fromkeys(fields, UNKNOWN)), dtype="unknown")) == {}
+
+
+RMS_HALF = replace(VARIANTS["llama"], stats_dtype="float16")
+SENTENCES = {
+    "a layer norm": (replace(HALF, eps=0.0), "eps-lost", "a row of equal values divides by 0"),
+    "an RMS norm": (replace(RMS_HALF, eps=0.0), "eps-lost", "a row of zeros divides by 0"),
+    "an RMS norm in float16": (replace(RMS_HALF, eps=1e-12), "eps-lost", "statistics: a row of zeros divides by 0"),
+    "a norm of either kind": (
+        replace(HALF, eps=0.0, centered=UNKNOWN), "eps-lost", "a row of zeros, or of equal values, divides by 0"
+    ),
+    "a batch norm": (
+        replace(VARIANTS["pytorch-batch"], eps=0.0), "eps-lost", "a channel whose stored variance is 0 divides by 0"
+    ),
+    "the squares of a layer norm": (HALF, "overflow", "256 from the mean makes their sum infinite and the output β."),
+    "those of an RMS norm": (RMS_HALF, "overflow", "a value of 256 makes their sum infinite and the output 0."),
+    "a layer norm without beta": (replace(HALF, shift_axes=None), "overflow", "infinite and the output 0."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_sentence_is_true_of_the_kind_that_it_is_about(name):
+    spec, code, said = SENTENCES[name]
+    (risk,) = (risk for risk in risks(FILE, [record(spec)]) if risk.code == code)
+    assert said in risk.sentence

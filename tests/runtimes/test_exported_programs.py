@@ -174,6 +174,9 @@ def test_a_weight_that_is_pickled_is_not_read(tmp_path):
 
     seen = ln.inspect(changed(path, "model_weights_config.json", in_json(pickled)))
     assert "norm.weight" not in seen.model.tensors
+    norm = next(norm for norm in seen.norms if norm.name == "norm")
+    assert (norm.scale, norm.spec.scale_axes) == (None, (-1,))
+    assert "kept as a pickle" in norm.evidence["scale_axes"].detail
     assert [item.why for item in seen.unidentified] == ["norm.weight is kept as a pickle, which is not read."]
     assert can_run(seen.model) == "norm.weight is kept as a pickle, and to read it would execute that"
 
@@ -205,11 +208,35 @@ def test_damaged_files(tmp_path, member, change):
         ln.inspect(changed(path, member, change))
 
 
+@pytest.mark.parametrize(("sizes", "strides"), [((6, 1), (1, 2**61)), ((6,), (1,))])
+def test_the_stride_of_an_axis_of_one_may_be_any_number(tmp_path, sizes, strides):
+    path, module = exported(tmp_path)
+
+    def strange(said):
+        meta = said["config"]["norm.weight"]["tensor_meta"]
+        meta.update(sizes=[{"as_int": n} for n in sizes], strides=[{"as_int": n} for n in strides])
+
+    seen = ln.inspect(changed(path, "model_weights_config.json", in_json(strange)))
+    assert seen.model.tensors["norm.weight"].values().ravel().tolist() == module.norm.weight.tolist()
+
+
+@pytest.mark.parametrize(("sizes", "strides"), [((2**45,), (0,)), ((0, 2**61), (1, 1)), ((2**70,), (1,))])
+def test_a_weight_of_a_shape_beyond_reason(tmp_path, sizes, strides):
+    path, _ = exported(tmp_path)
+
+    def beyond(said):
+        meta = said["config"]["norm.weight"]["tensor_meta"]
+        meta.update(sizes=[{"as_int": n} for n in sizes], strides=[{"as_int": n} for n in strides])
+
+    with pytest.raises(FileError, match="has 6 numbers"):
+        ln.inspect(changed(path, "model_weights_config.json", in_json(beyond))).document(values=True)
+
+
 def test_a_weight_that_is_cut_off(tmp_path):
     path, _ = exported(tmp_path)
 
     def longer(said):
         said["config"]["norm.weight"]["tensor_meta"]["sizes"] = [{"as_int": 7}]
 
-    with pytest.raises(FileError, match=r"has 6 numbers, and 7 are needed; save it again"):
+    with pytest.raises(FileError, match=r"has 6 numbers, and 7 are needed for the shape \(7,\); save it again"):
         ln.inspect(changed(path, "model_weights_config.json", in_json(longer))).document(values=True)

@@ -300,7 +300,7 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch, packages)
     real = __import__("importlib.util").util.find_spec
     gone = {*packages, "openvino"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name in gone else real(name, *rest))
-    assert can_run(read) == f"{packages[0]} is not installed; pip install 'layernorm[runtimes]'"
+    assert can_run(read) == f"{packages[0]} is not installed; pip install {packages[0]}"
 
 
 def test_steps_of_parameters_kept_as_integers(tmp_path):
@@ -317,3 +317,47 @@ def test_steps_of_parameters_kept_as_integers(tmp_path):
     read, norms = looked_into(save(tmp_path, model(nodes, numbers)))
     (tap,) = taps_of(read, norms, seeded_inputs(read)).values()
     assert (tap.scale_step, tap.shift_step) == (pytest.approx(0.02), pytest.approx(0.5))
+
+
+def endless():
+    """Write a model whose loop turns until the end of all numbers."""
+    said, flag, real = helper.make_tensor_value_info, TensorProto.BOOL, TensorProto.FLOAT
+    inside = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Identity", ["v"], ["w"])]
+    body = helper.make_graph(
+        inside, "body",
+        [said("i", TensorProto.INT64, []), said("go", flag, []), said("v", real, None)],
+        [said("on", flag, []), said("w", real, None)],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["times", "true", "x"], ["h"], body=body), FUSED]
+    nodes += [helper.make_node("Identity", ["a"], ["y"])]
+    held = constants(times=np.int64(2**62), true=np.array(True), first__weight=GAMMA, first__bias=BETA)
+    return model(nodes, held)
+
+
+def test_a_model_that_never_ends_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("layernorm.runtimes.onnxruntime.LONGEST", 1.0)
+    report = ln.inspect(save(tmp_path, endless()))
+    with pytest.raises(UnsupportedError, match="ONNX Runtime refuses it: it did not end within 1 seconds"):
+        taps_of(report.model, report.norms, seeded_inputs(report.model))
+    same = ln.compare(report.model.path, report.model.path)
+    assert "did not end within 1 seconds" in same.ran.why_not["a"]
+
+
+def test_a_model_that_never_ends_is_stopped_by_a_key(tmp_path):
+    path = save(tmp_path, endless())
+    program = (
+        "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nimport onnxruntime\n"
+        "from layernorm.cli import run\nprint('begun', flush=True)\n"
+        "sys.exit(run(['compare', *sys.argv[1:], '--json']))"
+    )
+    command = [sys.executable, "-c", program, path, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "begun\n"
+            time.sleep(5)  # to be inside the loop
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 2, err
+    assert '"interrupted"' in out

@@ -79,6 +79,12 @@ def test_other_types(tmp_path):
     assert made["d"].all() and made["f"].max() < 8
 
 
+def test_more_than_any_machine_holds_is_not_drawn(tmp_path):
+    said = r"input 'x' of shape \(1000000, 100000, 8\) has 800000000000 values, and at most 134217728 are drawn; give"
+    with pytest.raises(UnsupportedError, match=said):
+        seeded_inputs(taking(tmp_path, [("x", FLOAT, [10**6, 10**5, 8])]))
+
+
 def test_texts_cannot_be_drawn(tmp_path):
     with pytest.raises(UnsupportedError, match="input 'words' is of type string, of which nothing can be drawn; give "):
         seeded_inputs(taking(tmp_path, [("words", TensorProto.STRING, [2])]))
@@ -127,12 +133,47 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     said = f"{read.path} has an input 'x' of float32 [n, 4], and the arrays given are z [2, 5]; give one of that name."
     with pytest.raises(ArgumentError, match=f"^{re.escape(said)}$"):
         inputs_for(read, {"z": np.ones((2, 5), np.float32)})
-    takes = f"{read.path} takes float32 [n, 4]; give one of that shape."
+    takes = f"{read.path} takes float32 [n, 4]; give one of that type and shape."
     said = f"the array for 'x' is float32 of shape (2, 5), and {takes}"
     with pytest.raises(ArgumentError, match=f"^{re.escape(said)}$"):
         inputs_for(read, {"x": np.ones((2, 5), np.float32)})
     with pytest.raises(ArgumentError, match="the arrays given are none"):
         inputs_for(read, {})
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.ones((1, 2), complex), np.zeros((1, 2), "M8[s]"), np.array([["a", "b"]]), np.zeros((1, 2), [("a", "f4")])],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_number_is_not_made_one(tmp_path, array):
+    with pytest.raises(ArgumentError, match=r"takes float32 \[n, 2\]; give one of that type and shape"):
+        inputs_for(taking(tmp_path, [("x", FLOAT, ["n", 2])]), {"x": array})
+
+
+@pytest.mark.parametrize(
+    ("kind", "array", "said"),
+    [
+        (FLOAT, np.array([1.0, 1e300]), "'x' holds 1e+300, which is no float32"),
+        (TensorProto.UINT8, np.array([255, 256]), "'x' holds 256, which is no uint8"),
+        (TensorProto.UINT8, np.array([-1, 0]), "'x' holds -1, which is no uint8"),
+        (TensorProto.BOOL, np.array([1, 2]), "'x' holds 2, which is no bool"),
+    ],
+)
+def test_numbers_that_an_input_cannot_hold_are_refused(tmp_path, kind, array, said):
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        inputs_for(taking(tmp_path, [("x", kind, ["n"])]), {"x": array})
+
+
+def test_texts_are_given_as_they_are(tmp_path):
+    words = np.array(["a", "b"])
+    read = taking(tmp_path, [("x", TensorProto.STRING, ["n"])])
+    assert inputs_for(read, {"x": words})["x"] is words
+
+
+def test_infinite_numbers_are_given(tmp_path):
+    x = np.array([np.nan, np.inf, -np.inf, 1])
+    assert np.array_equal(inputs_for(taking(tmp_path, [("x", FLOAT, ["n"])]), {"x": x})["x"], x, equal_nan=True)
 
 
 def test_the_signature_keeps_the_names_of_lengths(tmp_path):

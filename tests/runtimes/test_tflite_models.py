@@ -108,6 +108,6 @@ def test_what_the_runtime_refuses_is_told_in_its_own_words(tmp_path, runtime):
 def test_without_any_runtime_the_extra_is_named(tmp_path, monkeypatch):
     read = ln.inspect(written(tmp_path)).model
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
-    assert can_run(read) == "ai-edge-litert is not installed; pip install 'layernorm[litert]'"
+    assert can_run(read) == "ai-edge-litert is not installed; pip install ai-edge-litert"
     with pytest.raises(UnsupportedError, match=r"cannot be run: ai-edge-litert is not installed; pip install "):
         run(read, [], {})

@@ -179,3 +179,42 @@ def test_a_copy_gives_the_same_numbers():
     x = {"input": np.ones((2, 3, 4, 4), np.float32)}
     one, two = (taps_of(*looked_into(m), x) for m in (module, twin))
     assert all(np.array_equal(one[name].output, two[name].output) for name in one)
+
+
+class Restless(torch.nn.Module):
+    """Counts its calls in two buffers, one of them put anew, and drops values whatever its mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.register_buffer("added", torch.zeros(1))
+        self.register_buffer("replaced", torch.zeros(1))
+
+    def forward(self, x):
+        self.added += 1
+        self.replaced = self.replaced + 1
+        return self.norm(torch.nn.functional.dropout(x, 0.5, training=True))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_module_that_changes_in_its_forward_is_left_as_it_was(training):
+    module = Restless().train(training)
+    held = module.added, module.replaced
+    random = torch.get_rng_state()
+    same = ln.compare(module, module)
+    assert (same.verdict, same.status(0)) == ("same", "equal")
+    assert module.added is held[0] and module.replaced is held[1]
+    assert module.added.item() == module.replaced.item() == 0
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_forward_that_ends_python_does_not():
+    class Ending(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(4)
+
+        def forward(self, x):
+            raise SystemExit(7)
+
+    assert "PyTorch refuses it: SystemExit: 7" in ln.compare(Ending(), Ending()).ran.why_not["a"]

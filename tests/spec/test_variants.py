@@ -111,3 +111,14 @@ def test_the_comparison_can_fail():
     y = ln.normalize(given.x, spec, given.gamma)
     words = straight(given.x, dataclasses.replace(spec, eps=1.05e-6), given.wide_gamma, None, None, None)
     assert well_behaved.worst(words.astype(np.float32), y, well_behaved.allowed(spec, given, y)) > 1
+
+
+def test_a_name_stands_for_its_spec_wherever_a_spec_is_taken():
+    bert, x = VARIANTS["bert"], np.array([[1.0, 2.0, 4.0]])
+    assert bert.same_as("bert", (2, 8))
+    assert not bert.same_as("layer", (2, 8))
+    assert dataclasses.replace(bert, eps=ln.UNKNOWN).assume("bert") == bert
+    assert (ln.normalize(x, "bert") == ln.normalize(x, bert)).all()
+    assert ln.plan(x, "bert") == ln.plan(x, bert)
+    ours, theirs = (ln.normalize_backward(x, x, spec) for spec in ("bert", bert))
+    assert (ours[0] == theirs[0]).all()

@@ -22,13 +22,12 @@ from layernorm.cli.explain import explain
 from layernorm.cli.explore import explore
 from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
-from layernorm.conformance.targets import printable
-from layernorm.report.documents import error_document
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
 
 COULD_NOT = 2
 # What typer answers when it has caught a KeyboardInterrupt, which no subcommand does.
 INTERRUPTED = 130
+STDERR = 2
 
 app = typer.Typer(
     help="Layer normalization, done exactly, fast, and provably right everywhere.",
@@ -94,10 +93,21 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(error: LayerNormError, arguments: Sequence[str]) -> int:
+    # loaded here: NumPy, which they load, is nothing that `layernorm --help` should wait for
+    from layernorm.conformance.targets import printable
+    from layernorm.report.documents import error_document
+
     if "--json" in arguments:
         typer.echo(json.dumps(error_document(error)))
     typer.echo(f"layernorm: {printable(str(error))}", err=True)
     return COULD_NOT
+
+
+def _fill_closed_places() -> None:
+    """Open nothing as stdin, stdout and stderr where they are closed: the next file would be taken for one of them."""
+    while (place := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(place)
 
 
 def _discard(stream: TextIO) -> None:
@@ -108,6 +118,13 @@ def _discard(stream: TextIO) -> None:
 
 def main() -> None:
     """Run the command line of this process."""
+    if sys.stderr is None or sys.stdout is None:
+        _fill_closed_places()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
+    if sys.stdout is None:
+        sys.stderr.write("layernorm: stdout is closed, so the answer has no place; send it to /dev/null or a file.\n")
+        sys.exit(COULD_NOT)
     status = run(sys.argv[1:])
     # what a target's own code, or a buffer of C, still prints at exit is no part of the answer
     with contextlib.suppress(OSError):

@@ -41,7 +41,7 @@ def compare(
 
 def _names(path: Path) -> dict[str, str]:
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass a JSON file.", str(path)) from None
     except (ValueError, RecursionError):
@@ -68,7 +68,7 @@ def _arrays(path: Path) -> dict[str, Any]:
             return arrays
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass an .npz file.", str(path)) from None
-    except (ValueError, AttributeError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+    except (ValueError, AttributeError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):
         raise FileError(
             f"{path}: it is no .npz file of plain arrays; write it with numpy.savez, an array for each input.",
             str(path),

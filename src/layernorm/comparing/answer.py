@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 
 # Of so many rivals the sentence on what would tell is made; they are picked to differ in every field that any does.
 RIVALS = 24
+# Of so many axes every choice is tried: 63 of six. Ten would take a minute and sixteen an hour.
+MOST_AXES = 6
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ def _check(x: Array, y: Array) -> None:
     long = [a for a, n in enumerate(x.shape) if n > 1]
     if not long:
         raise ArgumentError(f"x has shape {x.shape}, so there is nothing to average over; pass whole rows.", "x")
+    if len(long) > MOST_AXES:
+        raise ArgumentError(
+            f"x has shape {x.shape}, {len(long)} axes of more than one value, and norms over at most {MOST_AXES} are "
+            "looked for; join neighbouring axes with reshape.", "x",
+        )  # fmt: skip
     wide = x.astype(np.float64)
     if not np.ptp(wide, axis=long[-1]).any():
         raise ArgumentError(

@@ -24,7 +24,8 @@ def alike(pair: Pair, a: float, b: float) -> bool:
     """Tell whether two epsilons are equal after rounding to the narrower of their types."""
     types = [_type_of(pair.a), _type_of(pair.b)]
     narrower = min(types, key=lambda name: DTYPES[name].digits)
-    return bool(_rounded(a, narrower) == _rounded(b, narrower))
+    rounded = [_rounded(eps, narrower) for eps in (a, b)]
+    return bool(np.array_equal(rounded[:1], rounded[1:], equal_nan=True))
 
 
 def compensated(pair: Pair) -> bool:

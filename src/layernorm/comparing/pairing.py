@@ -105,14 +105,16 @@ class _Match:
                 self.pair(i, at_b[key], rule)
 
     def between(self) -> None:
-        """Pair runs that lie between the same pairs on both sides, if they are as many and as wide."""
+        """Pair runs that lie between the same pairs on both sides, if they are as many and no known widths differ."""
         ends = [(-1, -1), *sorted((i, j) for i, (j, _) in self.of_a.items()), (len(self.a), len(self.b))]
         if any(j >= after for (_, j), (_, after) in pairwise(ends)):
             return  # the sides run in different orders
         for (i, j), (next_i, next_j) in pairwise(ends):
             run_a, run_b = range(i + 1, next_i), range(j + 1, next_j)
             widths_a, widths_b = [_width(self.a[k]) for k in run_a], [_width(self.b[k]) for k in run_b]
-            if widths_a == widths_b and None not in widths_a:
+            if len(run_a) != len(run_b):
+                continue
+            if all(None in widths or widths[0] == widths[1] for widths in zip(widths_a, widths_b, strict=True)):
                 for k, m in zip(run_a, run_b, strict=True):
                     self.pair(k, m, "order")
 

@@ -79,8 +79,8 @@ def _parameter(tensor: Tensor, offset: float) -> Parameter:
     stored = tensor.values()
     values = stored.astype(np.float64).squeeze()
     if stored.dtype.name in DTYPES:
-        # half an ulp, and as much again for a converter that rounded 1 + w to this type
-        near_by = 2.0 ** -DTYPES[stored.dtype.name].digits * np.maximum(np.abs(values), np.abs(values + offset))
+        # half an ulp, and as much again for a converter that rounded 1 + w, or w − 1, to this type
+        near_by = 2.0 ** -DTYPES[stored.dtype.name].digits * (np.abs(values) + abs(offset))
     else:
         near_by = np.full(values.shape, 0.5)
     # half an ulp of an infinity would be infinite, and all be near it

@@ -189,7 +189,8 @@ def _found(
     """Find what fits under one way of rounding, with the fewest parameters that do."""
     able = []
     for k in leaders:
-        view = way.seen(looks[k.sharing], x.dtype.name)
+        # seen first, for what is rounded is taken from whole sets
+        view = way.seen(looks[k.sharing], x.dtype.name).fewer(LOOK)
         only = len(k.levels) == 1 and way is not EXACT  # nothing is known of fewer parameters
         measures = _apart(way, k.centered, k.levels[-1])
         if only or _explained(way, view, k.sharing, k.levels[-1], measures, others, not k.distant):
@@ -211,7 +212,7 @@ def _leaders(x: Array, y: Array, kind: str, gamma: Array | None, beta: Array | N
     ranked = []
     for place, sharing in enumerate(sharings(x.shape)):
         levels = _levels(sharing, x.shape, gamma, beta)
-        view = view_of(x, y, sharing, kind, GLANCE)
+        view = view_of(x, y, sharing, kind, GLANCE).fewer(GLANCE)  # a long set has many values, too
         for centered in (True, False):
             scores = [_score(view, centered, roles) for roles in levels[-1]]
             if scores:

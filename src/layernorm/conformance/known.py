@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from layernorm.conformance.targets import Array, Gradients, Norm, Target, checked_spec, printable, told
 from layernorm.spec.errors import ArgumentError, LayerNormError, MissingExtraError, NotFoundError, UnsupportedError
 from layernorm.spec.norm_spec import NormSpec
-from layernorm.spec.variants import VARIANTS
+from layernorm.spec.variants import named
 
 # What every implementation is graded with unless told otherwise, so that they stand side by side.
 EPS: dict[Norm, float] = {"layer": 1e-5, "rms": 1e-6}
@@ -106,15 +108,18 @@ def resolve(name: str, norm: Norm | None = None, variant: str | None = None) -> 
         if variant is not None:
             raise ArgumentError(f"--spec says what a function computes, and {name} says it itself; use --norm.")
         return known(name, norm or "layer")
-    if name.endswith(".onnx") or Path(name).is_file():
+    if name.endswith(".py"):
+        raise ArgumentError(f"{name}: a file of Python may hold several functions; name one, {name}:function.", name)
+    if name.endswith(".onnx") or _is_file(name):
         if norm is not None or variant is not None:
             raise ArgumentError(f"{name}: the file says which norm it holds; leave --norm and --spec out.")
         return onnx_file(Path(name))
-    module, colon, attribute = name.partition(":")
+    module, colon, attribute = name.rpartition(":")  # a path on Windows has a colon of its own
     if not (colon and module and attribute):
         raise NotFoundError(
-            f"{name}: neither a known target, a module:function nor an ONNX file; {_near(name)}", name
-        )  # fmt: skip
+            f"{name}: neither a known target, a module:function, a FILE.py:function nor an ONNX file; {_near(name)}",
+            name,
+        )
     if norm is not None:
         raise ArgumentError(f"--norm chooses among a known target's norms; say with --spec what {name} computes.")
     return _imported(name, module, attribute, variant)
@@ -154,7 +159,7 @@ def of_function(
         return found
 
     given = None if backward is None else gradients
-    return Target(said, version, checked_spec(_spec(spec)), forward, given, tuple(dict.fromkeys(taken)))
+    return Target(said, version, checked_spec(named(spec)), forward, given, tuple(dict.fromkeys(taken)))
 
 
 def onnx_file(path: Path) -> Target:
@@ -212,12 +217,15 @@ def onnx_file(path: Path) -> Target:
 
 
 def _imported(name: str, module: str, attribute: str, variant: str | None) -> Target:
-    here = str(Path.cwd())
+    path = Path(module) if module.endswith(".py") else None
+    if path is not None and not _is_file(module):
+        raise NotFoundError(f"{name}: there is no file {module}; give its path, or the module's name.", name)
+    here = str(Path.cwd() if path is None else path.absolute().parent)
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, so that a file beside the user is found
+        sys.path.insert(0, here)  # as `python -m` and `python FILE` do, so that what lies beside is found
     with _blamed(name, f"importing {module}"):
         try:
-            found: Any = import_module(module)
+            found: Any = import_module(module) if path is None else _run(path)
         except ModuleNotFoundError as fault:
             missing = f"{name}: there is no module {fault.name}; run it where it can be imported."
             raise NotFoundError(missing, name) from None
@@ -233,7 +241,7 @@ def _imported(name: str, module: str, attribute: str, variant: str | None) -> Ta
     with _blamed(name, f"reading the attributes of {attribute}"):
         said = getattr(found, "norm_spec", "layer") if variant is None else variant
         return of_function(
-            found, said, name=name, version=_module_version(module),
+            found, said, name=name, version=_version(module if path is None else path.stem),
             backward=getattr(found, "norm_backward", None), dtypes=getattr(found, "norm_dtypes", ("float32",)),
         )  # fmt: skip
 
@@ -249,21 +257,27 @@ def _blamed(name: str, what: str) -> Iterator[None]:
         raise ArgumentError(f"{name}: {what} failed: {told(fault)}", name) from fault
 
 
-def _module_version(module: str) -> str | None:
-    said = getattr(import_module(module.partition(".")[0]), "__version__", None)
+def _run(path: Path) -> ModuleType:
+    """Import a file by its path, under its own name unless that is taken."""
+    made = spec_from_file_location(path.stem, path)
+    if made is None or made.loader is None:
+        raise ImportError(f"{path} is no file of Python")
+    module = module_from_spec(made)
+    sys.modules.setdefault(path.stem, module)  # where its classes are looked for
+    made.loader.exec_module(module)
+    return module
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # a name too long for the system
+        return False
+
+
+def _version(module: str) -> str | None:
+    said = getattr(sys.modules.get(module.partition(".")[0]), "__version__", None)
     return printable(said) if isinstance(said, str) else None
-
-
-def _spec(spec: NormSpec | str) -> NormSpec:
-    if isinstance(spec, NormSpec):
-        return spec
-    if not isinstance(spec, str):
-        raise ArgumentError(f"spec={spec!r} is a {type(spec).__name__}; give a NormSpec or the name of one.", "spec")
-    if spec not in VARIANTS:
-        near = difflib.get_close_matches(spec, list(VARIANTS), 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
-        raise NotFoundError(f"{spec}: no such named norm; {hint}", spec)
-    return VARIANTS[spec]
 
 
 def _near(name: str) -> str:

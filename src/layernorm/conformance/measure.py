@@ -115,7 +115,8 @@ def differing(a: Array, b: Array) -> Measured:
     if bool(same.all()):
         return Measured(0.0, 0.0)
     wide, other = a.astype(np.float64), b.astype(np.float64)
-    digits = largest(np.abs(wide - other) / ulp(wide, a.dtype))
+    # of the larger of the two: beside a 0, every difference is 1e40 of the smallest number there is
+    digits = largest(np.abs(wide - other) / ulp(np.maximum(np.abs(wide), np.abs(other)), a.dtype))
     return Measured(max(2.0, digits), digits)
 
 

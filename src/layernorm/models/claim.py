@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,13 +20,15 @@ from layernorm.models.graph import Node
 from layernorm.ops.layout import layout_of
 from layernorm.ops.reference import statistics
 from layernorm.spec.errors import SpecError
-from layernorm.spec.norm_spec import EpsAt, NormSpec, plain_axes
+from layernorm.spec.norm_spec import EpsAt, NormSpec, Unknown, plain_axes
 
 # Disagreement in units of the output's largest value. True norms end near 1e-14, moments of offset inputs near 1e-11.
 AGREE = 1e-9
 # So large a spread that no epsilon counts, and squares are far from overflow.
 HUGE = 2.0**40
 _DRAWS = 4
+# Each is tried in eight places, on inputs of six sizes for each; a norm has one or two.
+MOST_NUMBERS = 16
 
 ShiftAs = Literal["itself", "negative", "times scale"]
 
@@ -121,6 +124,22 @@ def fit(trial: Trial, shape: tuple[int, ...]) -> tuple[list[Fit], list[Miss]]:
         else:
             misses.append(found)
     return fits, misses
+
+
+def again(trial: Trial, before: Fit, eps: float | Unknown) -> Fit | None:
+    """Prove a fit that the same operations with another epsilon had, on this trial's numbers; None if it is none."""
+    shape, spec = before.shape, replace(before.spec, eps=eps)
+    draw = np.random.default_rng(0)
+    huge = [HUGE * draw.standard_normal(shape) for _ in range(2)]  # two points make a line; the proof is to come
+    values = [trial.run(x).get(before.output) for x in huge]
+    if any(y is None or not np.isfinite(y).all() for y in values):
+        return None
+    line = _line(spec, _stacked(huge, spec), np.stack([y for y in values if y is not None]))
+    found = _parameters(trial, line) if line.error <= AGREE else None
+    if found != (before.scale, before.shift):
+        return None
+    wrong, worst = _proof(trial, before.output, line, shape)
+    return None if wrong else replace(before, spec=spec, worst=worst)
 
 
 # -- what shares statistics -------------------------------------------------------------------------------
@@ -307,7 +326,7 @@ def _short(spec: NormSpec) -> str:
 def _epsilon(trial: Trial, name: str, line: _Line, shape: tuple[int, ...]) -> tuple[NormSpec, str | None, float]:
     """Find which of the constants is epsilon, and where it enters, on inputs so small that it decides the result."""
     places: tuple[EpsAt, ...] = ("variance", "deviation", "sum", "variance_floor", "deviation_floor")
-    positive = {name: value for name, value in trial.numbers.items() if value > 0}
+    positive = dict(islice(((name, value) for name, value in trial.numbers.items() if value > 0), MOST_NUMBERS))
     n = layout_of(shape, line.spec).columns
     alive: list[tuple[NormSpec, str | None]] = [(line.spec, None)]
     alive += [(replace(line.spec, eps=e, eps_at=at), number) for number, e in positive.items() for at in places]
@@ -325,9 +344,11 @@ def _epsilon(trial: Trial, name: str, line: _Line, shape: tuple[int, ...]) -> tu
     for e in dict.fromkeys(positive.values()):
         for size in (math.sqrt(e), e, math.sqrt(e / n)):
             for spread in (size / 2, size * 2):
+                if len(alive) == 1:
+                    break
                 x = spread * draw.standard_normal(shape)
                 y = trial.run(x).get(name)
-                if y is None or len(alive) == 1:
+                if y is None:
                     continue
                 errors = [_error(y, line.gamma * normalized(x, spec) + line.beta) for spec, _ in alive]
                 best = min(errors)

@@ -16,9 +16,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from layernorm.models.claim import Trial
-from layernorm.models.evaluate import LARGEST, OPERATIONS, Array, cast_target, evaluate, plain_number, promoted
+from layernorm.models.evaluate import (
+    LARGEST,
+    OPERATIONS,
+    Array,
+    cast_target,
+    evaluate,
+    is_usable,
+    plain_number,
+    promoted,
+)
 from layernorm.models.graph import Graph, Node
-from layernorm.models.model_file import Tensor
+from layernorm.models.model_file import MOST_AXES, Tensor
 
 WHOLE = ("InstanceNormalization", "BatchNormalization")  # used as a step of another norm
 SQUARES = ("Pow", "Square", "SquaredDifference", "ReduceL2", "ReduceSumSquare", *WHOLE)
@@ -114,7 +123,9 @@ class Scope:
     def _lengths(self, target: str) -> Dims | None:
         """Read what is fixed of the shape that a Reshape makes; it may be put together from single lengths."""
         if (tensor := self.graph.constant(target)) is not None:
-            return tuple(int(n) if n > 0 else None for n in tensor.values().reshape(-1)) if tensor.size < 64 else None
+            if not is_usable(tensor) or tensor.size > MOST_AXES:
+                return None
+            return tuple(int(n) if 0 < n < 2**63 else None for n in tensor.values().reshape(-1))
         node = self.made_by(target)
         if node is not None and node.op == "Cast" and node.inputs:
             node = self.made_by(node.inputs[0])
@@ -152,7 +163,7 @@ class Scope:
                 fresh = [n for n in scope.graph.nodes[index].inputs if n not in seen]
                 seen.update(fresh)
                 waiting += fresh
-        values = {n: _drawn(t) if drawn and _is_drawn(t) else _read(t) for n, t in leaves.items() if t.size <= LARGEST}
+        values = {n: _drawn(t) if drawn and _is_drawn(t) else _read(t) for n, t in leaves.items() if is_usable(t)}
         return evaluate([node for *_, node in sorted(nodes, key=lambda n: n[:2])], values), leaves
 
 
@@ -242,6 +253,9 @@ def cone_of(scope: Scope, root: str, taken: set[int]) -> Cone | None:
         index = heapq.heappop(waiting)
         node = nodes[index]
         if node.op not in OPERATIONS or ((node.op in WHOLE or id(node) in taken) and not is_step(node)):
+            continue
+        # statistics of what a norm may have given are another norm's, which has a cone of its own
+        if node.op in REDUCTIONS and not is_step(node) and wide & rooted & {*node.inputs}:
             continue
         lacking = [name for name in node.inputs if name and name not in inside and not scope.is_fixed(name)]
         if lacking and node.op in ("Reshape", "Expand"):
@@ -396,5 +410,5 @@ def _ranks(cone: Cone) -> list[int]:
         if node.op in WHOLE:
             least = max(least, 3)
         if isinstance(perm := node.attributes.get("perm"), (list, tuple)):
-            return [len(perm)]
+            return [len(perm)] if len(perm) <= MOST_AXES else []
     return [rank for rank in (3, 4, 2, 5) if rank >= least] or [least]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.graph import Node
-from layernorm.models.model_file import Tensor
+from layernorm.models.model_file import MOST_AXES, Tensor
 from layernorm.spec.errors import FileError
 
 Array = NDArray[Any]
@@ -65,9 +65,11 @@ def promoted(values: Any) -> Array:
     """Give floats as float64 and integers as int64.
 
     Raises:
-        ValueError: there are too many.
+        ValueError: there are too many, or they are none.
     """
     array = np.asarray(values)
+    if array.dtype.kind in "OSUc":
+        raise ValueError("texts and complex numbers are nothing to try a norm on.")
     _allow(array.shape)
     if array.dtype.kind in "iu":
         return array.astype(np.int64, copy=False)
@@ -82,22 +84,39 @@ def cast_target(node: Node) -> str | None:
 
 
 def plain_number(node: Node, name: str, default: float) -> float:
-    """Read a numeric attribute, whose absence means the default."""
-    return float(node.attributes.get(name, default))
+    """Read a numeric attribute, whose absence means the default; NaN if it is no number."""
+    said = node.attributes.get(name, default)
+    return float(said) if isinstance(said, (int, float)) else math.nan
+
+
+def is_usable(tensor: Tensor) -> bool:
+    """Tell whether a constant can be computed with: numbers, not too many, along no more axes than arrays have."""
+    numbers = tensor.dtype.startswith(("float", "bfloat", "int", "uint", "bool"))
+    return numbers and len(tensor.shape) <= MOST_AXES and tensor.size <= LARGEST
 
 
 def _allow(shape: Iterable[int]) -> None:
-    if math.prod(int(n) for n in shape) > LARGEST:
-        raise ValueError(f"an array of shape {tuple(shape)} is too large to try a norm on.")
+    lengths = [int(n) for n in shape]
+    if len(lengths) > MOST_AXES or math.prod(lengths) > LARGEST:
+        raise ValueError(f"an array of {len(lengths)} axes and {math.prod(lengths)} numbers is too large to try.")
 
 
 def _said(node: Node, given: Given, place: int, name: str) -> Any:
     """Read what later operator sets pass as an input and earlier ones as an attribute."""
-    return given[place] if len(given) > place and given[place] is not None else node.attributes.get(name)
+    if len(given) > place and given[place] is not None:
+        return given[place]
+    said = node.attributes.get(name)
+    if isinstance(said, list) and len(said) > MOST_AXES:  # before each run makes an array of them
+        raise ValueError(f"{name} lists {len(said)} axes, more than any array has.")
+    return said
 
 
 def _integers(said: Any) -> list[int]:
-    return [int(n) for n in np.asarray(said).reshape(-1)]
+    """Read axes, or what there is one of for each axis."""
+    numbers = np.asarray(said).reshape(-1)
+    if numbers.size > MOST_AXES:
+        raise ValueError(f"{numbers.size} axes are more than any array has.")
+    return [int(n) for n in numbers]
 
 
 def _whole(node: Node, name: str, default: int) -> int:
@@ -247,7 +266,8 @@ def _unsqueeze(node: Node, given: Given) -> Any:
 
 
 def _transpose(node: Node, given: Given) -> Any:
-    return np.transpose(_first(given), _said(node, given, 1, "perm"))
+    said = _said(node, given, 1, "perm")
+    return np.transpose(_first(given), None if said is None else _integers(said))
 
 
 def _expand(node: Node, given: Given) -> Any:

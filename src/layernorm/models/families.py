@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,6 +184,15 @@ def family_at(config: Mapping[str, Any], name: str) -> tuple[str, Family | None,
     return kind, BY_TYPE.get(kind), config
 
 
+def refutes(roles: Container[str], spec: NormSpec) -> bool:
+    """Tell whether a norm with tensors of these roles cannot be of the kind that an architecture has: RMS with a shift.
+
+    >>> refutes({"scale", "shift"}, VARIANTS["llama"])
+    True
+    """
+    return "shift" in roles and spec.shift_axes is None and spec.centered is False
+
+
 def type_of(config: Mapping[str, Any]) -> str:
     """Give the model type, "" where the configuration has none."""
     kind, timm = config.get("model_type"), config.get("architecture")
@@ -253,6 +262,9 @@ def _as_family_says(claims: _Claims, norm: Named, kind: str, family: Family, con
     said = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name not in skip}
     if "mean" in norm.tensors and spec.statistics != "stored":
         _as_names_say(claims, norm, config, False)
+        return
+    if refutes(norm.tensors, spec):  # then it is another model's configuration, and its eps says nothing either
+        _as_names_say(claims, norm, {}, False)
         return
     claims.say("convention", f"{kind}: {family.source}", **said)
     along = spec.scale_axes if isinstance(spec.scale_axes, tuple) else spec.axes

@@ -77,6 +77,8 @@ def _of_layers(model: ModelFile) -> Pair:
 
 
 def _of_names(model: ModelFile) -> Pair:
+    from layernorm.models.contradictions import contradictions
     from layernorm.models.families import records
 
-    return records(model)
+    norms, unidentified = records(model)
+    return norms, unidentified + contradictions(model, norms)

@@ -14,6 +14,7 @@ from typing import Any
 from layernorm.models.model_file import Layer
 from layernorm.models.norm_record import Evidence, NormRecord
 from layernorm.models.placement import by_name
+from layernorm.models.settings import EPSILONS, Unreadable, plain
 from layernorm.spec.errors import SpecError
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec, Unknown
 from layernorm.spec.variants import VARIANTS
@@ -29,23 +30,34 @@ class _Reading:
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
+        self.settings = {name: plain(value) for name, value in layer.settings.items()}
         self.evidence: dict[str, Evidence] = {}
         self.size: Size = UNKNOWN
 
     def setting(self, field: str, name: str, default: Any, *also: str) -> Any:
-        """Give a setting, or the class' default where the file leaves it out, and note which it was."""
+        """Give a setting, or the class' default where the file leaves it out, and note which it was.
+
+        One that is there and cannot be read is unknown.
+        """
         for key in (name, *also):
-            if key in self.layer.settings:
+            if key in self.settings:
+                value = self.settings[key]
+                if isinstance(value, Unreadable):
+                    self.evidence[field] = Evidence("unknown", f"{key} is {value.why}")
+                    return UNKNOWN
                 self.evidence[field] = Evidence("module", key)
-                return self.layer.settings[key]
-        self.evidence[field] = Evidence("default", f"{self.layer.kind}: {name}={default!r}")
+                return value
+        silent = default is UNKNOWN
+        said = f"it keeps no {name}" if silent else f"{self.layer.kind}: {name}={default!r}"
+        self.evidence[field] = Evidence("unknown" if silent else "default", said)
         return default
 
     def eps(self, default: float | Unknown, *names: str) -> float | Unknown:
         value = self.setting("eps", names[0], default, *names[1:])
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
-        self.evidence["eps"] = Evidence("unknown", f"{names[0]} is no number")
+        if value is not UNKNOWN:
+            self.evidence["eps"] = Evidence("unknown", f"{self.evidence['eps'].detail} is {value!r:.40}, no number")
         return UNKNOWN
 
     def width(self, *roles: str) -> Size:
@@ -63,8 +75,9 @@ class _Reading:
         if shift is None:
             shift = axes
         for field, role in (("scale_axes", "scale"), ("shift_axes", "shift")):
-            found = self.has(role)
-            self.evidence[field] = Evidence("module", f"it has {'a' if found else 'no'} {role}")
+            why = self.layer.tensors[role].unread if self.has(role) else ""
+            said = f"it has {'a' if self.has(role) else 'no'} {role}"
+            self.evidence[field] = Evidence("module", f"{said}, whose values are not known: {why}" if why else said)
         return replace(
             spec, scale_axes=axes if self.has("scale") else None, shift_axes=shift if self.has("shift") else None
         )
@@ -90,7 +103,7 @@ def _torch_layer(reading: _Reading) -> NormSpec:
 
 def _torch_rms(reading: _Reading) -> NormSpec:
     spec = reading.variant("pytorch-rms")
-    if reading.layer.settings.get("eps") is None:
+    if reading.settings.get("eps") is None:
         double = reading.layer.dtype == "float64"
         spec = replace(spec, eps=2.0**-52 if double else 2.0**-23)
         reading.evidence["eps"] = Evidence("default", f"eps=None: finfo({'float64' if double else 'float32'}).eps")
@@ -103,16 +116,16 @@ def _over_shape(reading: _Reading, spec: NormSpec) -> NormSpec:
     """Normalize the last axes, as many as `normalized_shape` or the scale has."""
     shape = reading.setting("axes", "normalized_shape", None, "hidden_size", "dim")
     shape = (shape,) if type(shape) is int else shape
-    if not isinstance(shape, (tuple, list)) and reading.has("scale"):
+    if not isinstance(shape, tuple) and reading.has("scale"):
         shape = reading.layer.tensors["scale"].shape
         reading.evidence["axes"] = Evidence("shape", str(shape))
-    if not isinstance(shape, (tuple, list)) or not shape:
+    if not isinstance(shape, tuple) or not shape or not all(type(n) is int and n >= 0 for n in shape):
         reading.evidence["axes"] = Evidence("unknown", "neither a shape nor a scale says which axes")
         return replace(reading.affine(spec, UNKNOWN), axes=UNKNOWN)
     axes = tuple(range(-len(shape), 0))
     reading.size = 1
     for length in shape:
-        reading.size *= int(length)
+        reading.size *= length
     return replace(reading.affine(spec, axes), axes=axes)
 
 
@@ -168,8 +181,8 @@ def _hugging_face(variant: str) -> Read:
 
 def _channels(reading: _Reading) -> NormSpec:
     """Read a LayerNorm that may have its channels second; it turns the axes and calls PyTorch's own."""
-    first = reading.setting("axes", "data_format", "channels_first") == "channels_first"
-    axes = (1,) if first else (-1,)
+    order = reading.setting("axes", "data_format", "channels_first")
+    axes: Any = {"channels_first": (1,), "channels_last": (-1,)}.get(order, UNKNOWN)
     reading.size = reading.width()
     return replace(reading.affine(reading.variant("pytorch-layer"), axes), axes=axes, eps=reading.eps(1e-6, "eps"))
 
@@ -183,8 +196,7 @@ def _stranger(reading: _Reading) -> NormSpec | None:
     stored = reading.has("mean") and reading.has("variance")
     if not (rms or layer or stored):
         return None
-    keys = ("eps", "epsilon", "variance_epsilon", "layer_norm_eps")
-    spec = replace(spec, eps=reading.eps(UNKNOWN, *keys))
+    spec = replace(spec, eps=reading.eps(UNKNOWN, *EPSILONS))
     for field in fields(spec):
         reading.evidence.setdefault(field.name, Evidence("unknown", f"{reading.layer.kind} is no class that is known"))
     reading.evidence["centered"] = reading.evidence["spread"] = Evidence("name", reading.layer.kind)
@@ -208,7 +220,7 @@ def _keras_axes(reading: _Reading, default: Any = -1) -> Any:
 
 
 def _keras_layer(reading: _Reading) -> NormSpec:
-    scaling = reading.layer.settings.get("rms_scaling") is True
+    scaling = reading.settings.get("rms_scaling") is True
     spec = replace(reading.variant("keras-rms-scaling" if scaling else "keras-layer"), eps=reading.eps(1e-3, "epsilon"))
     if scaling:
         reading.evidence["centered"] = reading.evidence["spread"] = Evidence("module", "rms_scaling")
@@ -233,9 +245,11 @@ def _keras_affine(reading: _Reading, spec: NormSpec, axes: Any) -> NormSpec:
         return reading.affine(spec, axes)
     had: dict[str, Any] = {
         "scale_axes": reading.setting("scale_axes", "scale", True),
-        "shift_axes": reading.setting("shift_axes", "center", True) and spec.centered is True,
+        "shift_axes": reading.setting("shift_axes", "center", True) if spec.centered is True else False,
     }
-    carried: dict[str, Any] = {field: axes if there else None for field, there in had.items()}
+    carried: dict[str, Any] = {
+        field: UNKNOWN if there is UNKNOWN else axes if there else None for field, there in had.items()
+    }
     return replace(spec, **carried)
 
 
@@ -259,7 +273,7 @@ def _keras_batch(reading: _Reading) -> NormSpec:
     if kept is UNKNOWN or len(kept) != 1:
         return replace(spec, axes=UNKNOWN)
     axes: Any = UNKNOWN
-    shape = reading.layer.settings.get("input_shape")
+    shape = reading.settings.get("input_shape")
     if kept[0] == 1:
         axes = (0, "2:")
     elif 1 < kept[0] <= MOST_AXES:
@@ -288,8 +302,10 @@ TORCH: dict[str, Read] = {
     "RMSNorm": _torch_rms,
     "GroupNorm": _torch_group,
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"), _torch_batch),
+    **dict.fromkeys(("LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d"), _torch_batch),
     **dict.fromkeys(("FrozenBatchNorm2d",), _frozen_batch),
     **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"), _torch_instance),
+    **dict.fromkeys(("LazyInstanceNorm1d", "LazyInstanceNorm2d", "LazyInstanceNorm3d"), _torch_instance),
     **dict.fromkeys(("ConvNextLayerNorm", "LayerNorm2d"), _channels),
     **dict.fromkeys(_LLAMA.split(), _hugging_face("llama1")),
     **dict.fromkeys(("MambaRMSNorm", "MambaRMSNormGated"), _hugging_face("mamba")),
@@ -335,6 +351,6 @@ def record_of(layer: Layer) -> NormRecord | None:
         if field.name != "assumed":
             reading.evidence.setdefault(field.name, Evidence("module", layer.kind))
     dtype = layer.dtype if "float" in layer.dtype else "unknown"
-    held: dict[str, Any] = {role: layer.tensors.get(role) for role in ("scale", "shift", "mean", "variance")}
+    held: dict[str, Any] = {role: tensor for role, tensor in layer.tensors.items() if not tensor.unread}
     place = by_name(layer.name, frozenset({layer.name}))
     return NormRecord(layer.name, layer.where, "layer", spec, reading.evidence, dtype, reading.size, place, **held)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from layernorm.models.norm_record import Found
 
 
+# As many as NumPy broadcasts; a file that says more of one array is not read.
+MOST_AXES = 32
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A named array in a file; its values are read when they are asked for, and not kept.
@@ -27,6 +31,8 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     load: Callable[[], NDArray[Any]] = field(repr=False)
+    unread: str = ""
+    """Why it has no values, where that is known without asking for them; the shape is () if it is not known either."""
 
     @property
     def size(self) -> int:

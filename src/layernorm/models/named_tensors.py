@@ -96,6 +96,8 @@ def _judge(named: Named, others: re.Pattern[str] | None) -> tuple[Named | None, 
             return named, ""
     if not kept or not (said or {"gamma", "beta"} <= named.words):
         return None, ""
+    if strange := next((tensor for tensor in kept.values() if "complex" in tensor.dtype), None):
+        return None, f"{strange.name} holds {strange.dtype}, and a norm's parameters are real; take the real part."
     shapes = {tensor.shape for tensor in kept.values()}
     strong = listed or bool(_IS_NORM.search(named.last))
     if len(shapes) > 1:

@@ -37,12 +37,16 @@ class NormRecord:
         form: `fused` (one standard operator), `contrib` (a runtime's own), `function` (in a function's body),
             `decomposed` (loose operations), `layer` (a layer's configuration or module), `named` (tensor names),
             `folded` (merged away).
-        placement: before or after a block's work, at the end, on queries and keys, on the embedding.
+        placement: before (`pre`) or after (`post`) a block's work, at the end (`final`), on queries and keys (`qk`), on
+            the `embedding`, or elsewhere (`other`).
         dtype: the type of what is normalized; `unknown` where the file does not say.
         size: how many values share one set of statistics.
         spec: the whole specification.
         evidence: for each field of the spec that a source was found for, that source.
-        scale, shift, mean, variance: gamma, beta and stored statistics as the file holds them.
+        scale: gamma, as the file holds it; None if there is none.
+        shift: beta, as the file holds it; None if there is none.
+        mean: the stored mean, where there is one.
+        variance: the stored variance, where there is one.
     """
 
     name: str

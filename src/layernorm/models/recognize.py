@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layernorm.models.claim import Fit, Miss, Parameter, fit
+from layernorm.models.claim import Fit, Miss, Parameter, Trial, again, fit
 from layernorm.models.cone import LAYOUT, REDUCTIONS, WHOLE, Cone, Scope, cone_of, is_step, shapes
 from layernorm.models.decimals import shortest
 from layernorm.models.evaluate import cast_target
@@ -161,7 +161,9 @@ class _Search:
         if alike is not None and alike.key in self.known:
             names, before = self.known[alike.key]
             here = dict(zip(names, alike.names, strict=True))
-            return _Tried(cone, [_renamed(f, here) for f in before.fits], before.why)
+            moved = [_moved(f, here, before.cone.trial, cone.trial) for f in before.fits]
+            if all(moved) and (moved or _numbers(before.cone.trial) == _numbers(cone.trial)):
+                return _Tried(cone, [f for f in moved if f is not None], before.why)
         best: list[Fit] = []
         nearest: Miss | None = None
         for attempt, shape in enumerate(shapes(self.scope, cone)):
@@ -174,12 +176,13 @@ class _Search:
             nearest = min([*misses, *([nearest] if nearest else [])], key=lambda m: m.error, default=None)
         why = "looks like a norm, but cannot be run on small arrays of the shapes that it may have"
         tried = _Tried(cone, best, f"looks like a norm, but {nearest.why}" if nearest else why)
+        tried = tried._replace(fits=_ends(self.scope, tried))
         if alike is not None:
             self.known[alike.key] = alike.names, tried
         return tried
 
     def _record(self, tried: _Tried) -> None:
-        for found in _ends(self.scope, tried):
+        for found in tried.fits:
             nodes = tried.cone.slice(self.scope, found.output)
             if found.output in self.ended or _is_fused(found, nodes):
                 continue
@@ -208,19 +211,34 @@ def _signature(scope: Scope, cone: Cone) -> _Alike | None:
 
     nodes = tuple((n.op, repr(sorted(n.attributes.items())), told(n.inputs), told(n.outputs)) for n in trial.nodes)
     lone = (
-        (told([n]), a.shape, a.dtype.str, a.tobytes()) for n, a in trial.constants.items() if n not in trial.parameters
+        (told([n]), a.shape, a.dtype.str, b"" if 0 < trial.numbers.get(n, 0) < 1 else a.tobytes())
+        for n, a in trial.constants.items()
+        if n not in trial.parameters
     )
     key = (
         nodes, tuple(lone), tuple((told([n]), a.shape) for n, a in trial.parameters.items()),
-        tuple((told([n]), value) for n, value in trial.numbers.items()), told([trial.root]), told(trial.candidates),
+        tuple((told([n]), 0 < value < 1 or value) for n, value in trial.numbers.items()), told([trial.root]),
+        told(trial.candidates),
         told(trial.like), told(trial.own_shape), scope.dims(cone.root), tuple(cone.pins.items()),
     )  # fmt: skip
     return _Alike(key, tuple(number))
 
 
-def _renamed(found: Fit, names: Mapping[str, str]) -> Fit:
+def _numbers(trial: Trial) -> tuple[float, ...]:
+    return tuple(trial.numbers.values())
+
+
+def _moved(found: Fit, names: Mapping[str, str], before: Trial, trial: Trial) -> Fit | None:
+    """Give a fit of the same operations for other names; where numbers differ too it is proved anew, or None."""
     scale, shift = (p and p._replace(name=names[p.name]) for p in (found.scale, found.shift))
-    return replace(found, output=names[found.output], scale=scale, shift=shift, eps=found.eps and names[found.eps])
+    eps = found.eps and names[found.eps]
+    moved = replace(found, output=names[found.output], scale=scale, shift=shift, eps=eps)
+    if _numbers(before) == _numbers(trial):
+        return moved
+    value = found.spec.eps
+    if found.eps and eps and before.numbers[found.eps] and isinstance(value, float):
+        value *= trial.numbers[eps] / before.numbers[found.eps]
+    return again(trial, moved, value)
 
 
 def _ends(scope: Scope, tried: _Tried) -> list[Fit]:

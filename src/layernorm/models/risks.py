@@ -56,8 +56,8 @@ def eps_lost(model: ModelFile, norms: Norms) -> Iterator[Finding]:
             continue
         if spec.eps == 0 or spec.eps_at == "none":
             yield _about(
-                "eps-lost", "minor", norm, "nothing is added to the denominator, so a row of equal values, or of zeros "
-                "where nothing is centred, is 0/0.", "add an epsilon, unless such rows cannot come.", eps=0.0,
+                "eps-lost", "minor", norm, f"nothing is added to the denominator, so {_flat(norm)} divides by 0.",
+                "add an epsilon, unless such rows cannot come.", eps=0.0,
             )  # fmt: skip
             continue
         kept = _statistics_type(norm)
@@ -68,7 +68,7 @@ def eps_lost(model: ModelFile, norms: Norms) -> Iterator[Finding]:
         if stored == 0:
             yield _about(
                 "eps-lost", "major", norm, f"its epsilon {spec.eps:g} is 0 in {kept.name}, the type of its statistics: "
-                "a row of equal values is NaN.", "keep the statistics in float32, or take a larger epsilon.",
+                f"{_flat(norm)} divides by 0.", "keep the statistics in float32, or take a larger epsilon.",
                 eps=spec.eps, stored=stored, dtype=kept.name,
             )  # fmt: skip
         elif stored < smallest:
@@ -88,7 +88,8 @@ def overflow(model: ModelFile, norms: Norms) -> Iterator[Finding]:
 
     Why it matters
         The largest float16 is 65504, so a value 256 from the mean has a square of infinity. The variance is infinite,
-        the quotient 0, and the output β alone: finite, plausible, wrong. Speech and vision models have such values.
+        the quotient 0, and the output β alone, or 0 where there is none: finite, plausible, wrong. Speech and vision
+        models have such values.
 
     Example
         Of 768 values one is 795 above the mean: 795² = 632025. Every output of that row is β.
@@ -103,13 +104,13 @@ def overflow(model: ModelFile, norms: Norms) -> Iterator[Finding]:
         numbers: dict[str, float | int | str] = {"largest": 65504.0, "from": 256}
         if kept is not None and kept.name == "float16":
             yield _about(
-                "overflow", "major", norm, "its squares are taken in float16: a value 256 from the mean makes the "
-                "variance infinite and the output β.", "take the statistics in float32.", **numbers,
+                "overflow", "major", norm, f"its squares are taken in float16: a value {_far(norm)} makes their sum "
+                f"infinite and the output {_rest(norm)}.", "take the statistics in float32.", **numbers,
             )  # fmt: skip
         elif norm.dtype == "float16" and norm.spec.stats_dtype is UNKNOWN:
             yield _about(
                 "overflow", "info", norm, "it normalizes float16, and the file leaves open in which type a runtime "
-                "keeps the statistics; in float16 a value 256 from the mean overflows.",
+                f"keeps the statistics; in float16 a value {_far(norm)} overflows.",
                 "see that the runtime keeps them in float32.", **numbers,
             )  # fmt: skip
 
@@ -354,6 +355,27 @@ def _about(
     code: str, severity: Severity, norm: NormRecord, sentence: str, remedy: str | None, **numbers: float | int | str
 ) -> Finding:
     return Finding(code, severity, norm.name, sentence, remedy, numbers)
+
+
+_ROWS = {True: "a row of equal values", False: "a row of zeros", UNKNOWN: "a row of zeros, or of equal values,"}
+
+
+def _flat(norm: NormRecord) -> str:
+    """Say which rows have nothing to divide by, by what the norm divides by."""
+    if norm.spec.statistics == "stored":
+        return "a channel whose stored variance is 0"
+    return _ROWS[norm.spec.centered]
+
+
+def _far(norm: NormRecord) -> str:
+    """Say which values have a square that float16 cannot hold."""
+    return {True: "256 from the mean", False: "of 256", UNKNOWN: "of 256, or 256 from the mean,"}[norm.spec.centered]
+
+
+def _rest(norm: NormRecord) -> str:
+    """Say what is left of an output whose denominator is infinite."""
+    shift = norm.spec.shift_axes
+    return "0" if shift is None else "0, or β," if shift is UNKNOWN else "β"
 
 
 def _statistics_type(norm: NormRecord) -> StorageType | None:

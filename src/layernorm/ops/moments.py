@@ -23,7 +23,7 @@ BLOCK = 2**15  # elements; 70 ns each on (200 000, 10), where 2**13 and 2**17 ta
 LOWEST = -1000  # the exponent of a column of zeros: no other column has a smaller one
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Moments:
     """Count, mean and sum of squared deviations (M2) of each column; pieces merge in any order.
 
@@ -50,6 +50,13 @@ class Moments:
     _sum: Pair  # Σ x / 2**exponent
     _squares: Pair  # Σ (x - mean)² / 4**exponent
     _exponent: Array
+
+    def __init__(self, *state: Any) -> None:
+        names = self.__dataclass_fields__
+        if len(state) != len(names):
+            raise ArgumentError("Moments are taken of data; write Moments.of(x, axis=0), or Moments.of([]) of none.")
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, x: ArrayLike, axis: int | Sequence[int] | None = None, *, where: ArrayLike | None = None) -> Moments:

@@ -76,6 +76,7 @@ holds one.
         return Inspection(model, identify(model))
     from layernorm.models.formats import read_model
 
+    _check_name(source)
     try:
         model = read_model(source)
         return Inspection(model, identify(model))
@@ -87,6 +88,18 @@ holds one.
         raise FileError(f"{source}: {error.strerror or error}; fetch the model again.", str(source)) from None
     except MemoryError:
         raise FileError(f"{source}: it asks for more memory than there is; it may be damaged.", str(source)) from None
+
+
+def _check_name(path: str | Path) -> None:
+    """Refuse what the system takes for the name of no file: a NUL in it, half a character, nothing."""
+    try:
+        if not str(path):
+            raise ValueError("it is empty")
+        Path(path).stat()
+    except ValueError as error:
+        raise FileError(f"{str(path)!r}: no file can have this name ({error}); pass a path.", str(path)) from None
+    except OSError:
+        pass  # read_model says it
 
 
 def _of_module(source: Any) -> ModelFile:

@@ -3,13 +3,16 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from layernorm.conformance.conform import Report
+from layernorm.conformance.grade import Grade
 from layernorm.spec.norm_spec import NormSpec
 
 HEAD = ("property", "verdict", "worst", "ulp", "at")
 WRONG = ("fails", "error")
+MOST_NAMES = 4
+CALL = "  how it is called:  function(x, gamma, beta), all NumPy arrays; gamma and beta may be None"
 
 
 def conform_text(report: Report, command: str = "layernorm conform TARGET") -> str:
@@ -31,7 +34,7 @@ def conform_text(report: Report, command: str = "layernorm conform TARGET") -> s
         "Not applicable:": [g for g in report.grades if g.verdict == "not-applicable" and g.why],
     }
     for title, grades in notes.items():
-        lines += ["", title, *(f"  {g.property}: {g.why}" for g in grades)] if grades else []
+        lines += ["", title, *_reasons(grades)] if grades else []
     return "\n".join([*lines, "", *_summary(report, command)])
 
 
@@ -59,6 +62,16 @@ def number(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.3g}" if 10 <= value < 1000 else f"{value:.2g}"
 
 
+def _reasons(grades: Iterable[Grade]) -> list[str]:
+    """Say each reason once, with the properties that it is the reason of."""
+    held: dict[str, list[str]] = {}
+    for grade in grades:
+        held.setdefault(grade.why or "", []).append(grade.property)
+    few = {why: names if len(names) <= MOST_NAMES else [f"{names[0]} and {len(names) - 1} more"]
+           for why, names in held.items()}  # fmt: skip
+    return [f"  {', '.join(names)}: {why}" for why, names in few.items()]
+
+
 def _summary(report: Report, command: str) -> list[str]:
     wrong = [g for g in report.grades if g.verdict in WRONG]
     graded = sum(g.verdict != "not-applicable" for g in report.grades)
@@ -73,4 +86,5 @@ def _summary(report: Report, command: str) -> list[str]:
         f"{len(wrong)} of {graded} properties fail; {unit}.",
         f"  what it means:  layernorm explain {first.property}",
         f"  to see it again:  {again}",
+        *([CALL] if len(wrong) > 1 and all(g.verdict == "error" for g in wrong) else []),
     ]

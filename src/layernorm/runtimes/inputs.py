@@ -6,6 +6,7 @@ The numbers follow from an input's name alone, so that two models that call it t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from layernorm.spec.errors import ArgumentError, UnsupportedError
 BATCH, LENGTH, SIDE = 2, 8, 64
 # Integers without a table that says how many rows it has. Every vocabulary has more than that.
 SMALL = 8
+# An input of more values is no model's, and would take more than a gibibyte.
+MOST_DRAWN = 2**27
 # What is normalized must not have a mean of 0, which makes an RMS norm of every layer norm.
 MEAN = 0.5
 # From an input to the table that it looks up: a cast, a reshape or two.
@@ -92,9 +95,9 @@ def inputs_for(model: ModelFile, given: Mapping[str, NDArray[Any]]) -> dict[str,
             array = pairs[said.name]
             raise ArgumentError(
                 f"the array for {said.name!r} is {array.dtype} of shape {array.shape}, and {model.path} takes "
-                f"{said.dtype} {_written(said.shape)}; give one of that shape.", model.path,
+                f"{said.dtype} {_written(said.shape)}; give one of that type and shape.", model.path,
             )  # fmt: skip
-    return {said.name: _as_type(pairs[said.name], said.dtype) for said in wanted}
+    return {said.name: _as_type(pairs[said.name], said, model) for said in wanted}
 
 
 def signature(model: ModelFile) -> list[Input]:
@@ -197,6 +200,11 @@ def _written(shape: Sequence[int | str | None] | None) -> str:
 
 def _drawn(said: Input, shape: tuple[int, ...], model: ModelFile) -> NDArray[Any]:
     name, dtype = said.name.lower(), said.dtype
+    if math.prod(shape) > MOST_DRAWN:
+        raise UnsupportedError(
+            f"{model.path}: its input {said.name!r} of shape {shape} has {math.prod(shape)} values, and at most "
+            f"{MOST_DRAWN} are drawn; give arrays with --inputs.", model.path,
+        )  # fmt: skip
     draw = np.random.default_rng(list(said.name.encode()))
     wanted = _numpy_type(said, model)
     if "mask" in name or dtype == "bool":
@@ -228,8 +236,7 @@ def _numpy_type(said: Input, model: ModelFile) -> np.dtype[Any]:
 
 
 def _may_be(said: Input, array: NDArray[Any]) -> bool:
-    whole = "int" in said.dtype or said.dtype == "bool"
-    if whole != (array.dtype.kind in "iub"):
+    if said.dtype != "unknown" and _kind(said.dtype) != _kind(array.dtype.name):
         return False
     if said.shape is None:
         return True
@@ -238,7 +245,27 @@ def _may_be(said: Input, array: NDArray[Any]) -> bool:
     )
 
 
-def _as_type(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _kind(dtype: str) -> str:
+    """Tell whole numbers, real ones and all else by the name of a type; `longdouble` is named float128."""
+    if re.fullmatch(r"u?int\d+|bool", dtype):
+        return "whole"
+    return "real" if re.fullmatch(r"b?float\d+(_\w+)?", dtype) else re.sub(r"\d+", "", dtype).replace("string", "str")
+
+
+def _as_type(array: NDArray[Any], said: Input, model: ModelFile) -> NDArray[Any]:
+    """Convert numbers to the type that an input has; refuse those that it cannot hold."""
     import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name bfloat16
 
-    return array if dtype == "unknown" else array.astype(np.dtype(dtype), copy=False)
+    kind = _kind(said.dtype)
+    if kind not in ("whole", "real"):
+        return array
+    with np.errstate(all="ignore"):
+        given = array.astype(np.dtype(said.dtype), copy=False)
+        held = given == array if kind == "whole" else np.isfinite(given) | ~np.isfinite(array)
+    if not np.all(held):
+        first = array[~np.asarray(held)].reshape(-1)[0]
+        raise ArgumentError(
+            f"the array for {said.name!r} holds {first}, which is no {said.dtype}, the type that {model.path} takes; "
+            "give numbers that it can hold.", model.path,
+        )  # fmt: skip
+    return given

@@ -21,7 +21,7 @@ from layernorm.spec.errors import UnsupportedError
 def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     if importlib.util.find_spec("ai_edge_litert") is None:
-        return "ai-edge-litert is not installed; pip install 'layernorm[litert]'"
+        return "ai-edge-litert is not installed; pip install ai-edge-litert"
     return None if model.graph is not None else "it has no graph"
 
 

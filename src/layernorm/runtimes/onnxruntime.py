@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +32,17 @@ SUMS = {
 # is made, however many gigabytes they have, and there is no file to clean up.
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _BFLOAT16, _FLOAT = 16, 1
+# Seconds after which a run is given up: a Loop may turn for ever. Models of 7e9 parameters take some 60 on two cores.
+LONGEST = 600.0
+# And after which it has heard that it is given up: it looks after each operator.
+TO_STOP = 5.0
 
 
 def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     for package in ("onnx", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed; pip install 'layernorm[runtimes]'"
+            return f"{package} is not installed; pip install {package}"
     return None if model.graph is not None else "it has no graph"
 
 
@@ -138,12 +144,50 @@ def _results(
     offered = {value.name for value in proto.graph.output}
     names = [name if name in offered else _wide(name) for name in wanted]
     try:
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return iter(session.run(names, dict(inputs)) if names else [])
-    except MissingExtraError:
+        limits = onnxruntime.RunOptions()
+        limits.log_severity_level = 4
+        run_all = partial(_run, onnxruntime, proto.SerializeToString(), options, limits, names, dict(inputs))
+        return iter(_within(LONGEST, run_all, limits))
+    except (MissingExtraError, KeyboardInterrupt):
         raise
     except Exception as fault:  # its classes have no common ancestor but this
         raise UnsupportedError(f"{model.path}: ONNX Runtime refuses it: {_told(fault)}", model.path) from fault
+
+
+def _run(
+    onnxruntime: Any, written: bytes, options: Any, limits: Any, names: list[str], inputs: dict[str, NDArray[Any]]
+) -> list[Any]:
+    session = onnxruntime.InferenceSession(written, options, providers=["CPUExecutionProvider"])
+    results: list[Any] = session.run(names, inputs, limits) if names else []
+    return results
+
+
+def _within(seconds: float, work: Callable[[], list[Any]], limits: Any) -> list[Any]:
+    """Do work in a thread of its own: a key pressed to stop it is heard here, and no run outlasts its time."""
+    results: list[list[Any]] = []
+    faults: list[BaseException] = []
+    ended = threading.Event()
+
+    def working() -> None:
+        try:
+            results.append(work())
+        except BaseException as fault:  # it is raised below, in the thread that asked
+            faults.append(fault)
+
+        ended.set()
+
+    threading.Thread(target=working, daemon=True).start()
+    try:
+        # no join: one that a key stops takes the thread for ended (Python 3.11)
+        in_time = ended.wait(seconds)
+    finally:
+        limits.terminate = True
+        ended.wait(TO_STOP)  # a run that goes on when Python ends would abort the process
+    if not in_time:
+        raise TimeoutError(f"it did not end within {seconds:g} seconds")
+    if faults:
+        raise faults[0]
+    return results[0]
 
 
 def _told(fault: Exception) -> str:

@@ -20,7 +20,7 @@ from layernorm.spec.errors import UnsupportedError
 def refuses(model: ModelFile) -> str | None:
     """Say why this runtime does not run a model; None if it may."""
     if importlib.util.find_spec("openvino") is None:
-        return "openvino is not installed; pip install 'layernorm[runtimes]'"
+        return "openvino is not installed; pip install openvino"
     return None if model.graph is not None else "it has no graph"
 
 

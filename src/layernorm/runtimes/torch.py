@@ -52,7 +52,7 @@ def run(model: ModelFile, norms: Sequence[NormRecord], inputs: Mapping[str, NDAr
             module(*args, **named_inputs)
     except (KeyboardInterrupt, UnsupportedError):
         raise
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
         raise UnsupportedError(
             f"{model.path}: PyTorch refuses it: {type(fault).__name__}: {' '.join(str(fault).split())}", model.path
         ) from fault
@@ -112,18 +112,23 @@ def array_of(value: Any) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def _unchanged(torch: Any, module: Any) -> Iterator[None]:
-    """Undo what a call leaves behind in training mode: running statistics, and the state of the random numbers."""
-    if not any(inside.training for inside in module.modules()):
-        yield
-        return
-    kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    """Undo what a call leaves behind: buffers, and the state of the random numbers.
+
+    In evaluation too, for a functional dropout asks no module for its mode, and a forward may count its calls.
+    """
+    kept = [
+        (inside, name, buffer, buffer.clone())
+        for inside in module.modules()
+        for name, buffer in inside.named_buffers(recurse=False)
+    ]
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             yield
     finally:
-        for buffer, before in kept:
+        for inside, name, buffer, before in kept:
             buffer.copy_(before)
+            setattr(inside, name, buffer)  # forward may have put another in its place
 
 
 def _arguments(torch: Any, module: Any, inputs: Mapping[str, NDArray[Any]]) -> tuple[list[Any], dict[str, Any]]:

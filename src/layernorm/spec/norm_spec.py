@@ -247,8 +247,8 @@ class NormSpec:
                 )
         return dataclasses.replace(self, **changes)
 
-    def same_as(self, other: NormSpec, shape: Sequence[int]) -> bool:
-        """Tell whether both specs compute the same function on an array of this shape.
+    def same_as(self, other: NormSpec | str, shape: Sequence[int]) -> bool:
+        """Tell whether both specs, or this and the norm of that name, compute the same on an array of this shape.
 
         Groups of one channel are instance normalization, one group is none, axes of length 1 average
         nothing, and an epsilon added to a sum of n squares is n times one added to their mean.
@@ -257,7 +257,9 @@ class NormSpec:
         >>> group.same_as(NormSpec(axes=("2:",)), (2, 6, 5))
         True
         """
-        return self._at(tuple(shape)) == other._at(tuple(shape))
+        from layernorm.spec.variants import named
+
+        return self._at(tuple(shape)) == named(other)._at(tuple(shape))
 
     def _at(self, shape: tuple[int, ...]) -> dict[str, object]:
         spec = self.resolve(len(shape))
@@ -285,12 +287,15 @@ class NormSpec:
                 said[name] = frozenset(a for a in said[name] if shape[a] != 1)  # type: ignore[attr-defined]
         return said
 
-    def assume(self, other: NormSpec) -> Self:
-        """Fill every unknown field from another spec, and mark it in `assumed`.
+    def assume(self, other: NormSpec | str) -> Self:
+        """Fill every unknown field from another spec, or the norm of that name, and mark it in `assumed`.
 
         >>> NormSpec(eps=UNKNOWN).assume(NormSpec(eps=1e-12)).eps
         1e-12
         """
+        from layernorm.spec.variants import named
+
+        other = named(other)
         filled = {
             f.name: getattr(other, f.name)
             for f in dataclasses.fields(self)

@@ -10,10 +10,12 @@ others say where their own code rounds, as seen with float16, bfloat16 or float3
 * channels-last batch and instance norms are written for four axes, because no axes mean "all but the last".
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from layernorm.spec.errors import ArgumentError, NotFoundError
 from layernorm.spec.norm_spec import NormSpec
 
 
@@ -397,3 +399,24 @@ _OTHERS = (
 ROWS: tuple[Variant, ...] = _DEFINITIONS + _MODELS + _PYTORCH + _FLAX + _KERAS + _ONNX + _OTHERS
 
 VARIANTS: Mapping[str, NormSpec] = MappingProxyType({row.name: row.spec for row in ROWS})
+
+
+def named(spec: NormSpec | str) -> NormSpec:
+    """Give a spec as it is, and for a name the spec of the norm so named.
+
+    Raises:
+        NotFoundError: no norm has this name.
+        ArgumentError: it is neither a spec nor a name.
+
+    >>> named("bert").eps
+    1e-12
+    """
+    if isinstance(spec, NormSpec):
+        return spec
+    if not isinstance(spec, str):
+        raise ArgumentError(f"spec={spec!r} is a {type(spec).__name__}; give a NormSpec or the name of one.", "spec")
+    if spec not in VARIANTS:
+        near = difflib.get_close_matches(spec, list(VARIANTS), 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "layernorm explain lists them all."
+        raise NotFoundError(f"{spec}: no such named norm; {hint}", spec)
+    return VARIANTS[spec]

@@ -17,10 +17,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import layernorm as ln
 from layernorm.models.formats import hdf5
 from layernorm.models.formats import keras as reader
 from layernorm.models.formats.keras import read
 from layernorm.spec.errors import FileError, MissingExtraError
+from layernorm.spec.norm_spec import UNKNOWN
 
 pytestmark = [
     # Keras on JAX asks NumPy for a copy in the old way, and says of .h5 that it prefers .keras
@@ -289,6 +291,29 @@ def test_names_of_keras_2_and_lists_of_names_in_pieces(pieces, tmp_path):
     assert {role: tensor.values()[0] for role, tensor in layer.tensors.items()} == {
         "scale": 0, "shift": 1, "mean": 2, "variance": 3,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("list_of", ["weight_names", "layer_names"])
+def test_a_piece_of_a_list_of_names_with_a_number_of_any_length(list_of, tmp_path):
+    legacy(tmp_path / "a.h5", [said("LayerNormalization", "ln", center=False)], {"ln": {"ln/gamma:0": ONE}})
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["model_weights/ln"].attrs[list_of + "9" * 5000] = [b"ln/gamma:0"]
+    (layer,) = read(tmp_path / "a.h5").layers
+    assert layer.tensors["scale"].values().tolist() == ONE.tolist()
+
+
+def test_an_integer_of_any_length_in_a_configuration(tmp_path):
+    for digits in (600, 5000):
+        text = json.dumps(said("LayerNormalization", "ln", epsilon="E", axis=["E"])).replace('"E"', "9" * digits)
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.attrs["model_config"] = text
+        if digits > 4300:  # as many as Python reads
+            assert "no JSON" in outcome(tmp_path / "a.h5")
+        else:
+            (norm,) = ln.inspect(tmp_path / "a.h5").norms
+            assert norm.spec.eps is UNKNOWN
+            assert norm.spec.axes is UNKNOWN
+            assert norm.evidence["eps"].detail == "epsilon is an integer of 1994 bits"
 
 
 def test_two_norms_of_one_name_in_two_inner_models(tmp_path):

@@ -283,7 +283,14 @@ def big(number):
     return "\x8a" + chr(len(data)) + data.decode("latin-1")
 
 
+@pytest.mark.parametrize("stride", [2**61, 2**61 + 1, 0])
+def test_the_stride_of_an_axis_of_one_may_be_any_number(tmp_path, stride):
+    pickled = tensor_pickle(shape="K\x02K\x01\x86", stride="K\x01" + big(stride) + "\x86")
+    assert read(archive(tmp_path / "m.pt", pickled, TWO)).tensors["w"].values().tolist() == [[1.0], [2.0]]
+
+
 LIES = {
+    "nothing of a large shape": tensor_pickle(shape="K\x00" + big(2**61) + "\x86", stride="K\x01K\x01\x86"),
     "a shape beyond the storage": tensor_pickle(shape="K\x03\x85"),
     "an offset beyond it": tensor_pickle(offset="K\x01"),
     "a stride beyond it": tensor_pickle(stride="K\x02\x85"),
@@ -329,6 +336,14 @@ def test_a_lying_pickle_is_refused_in_a_sentence(tmp_path, lie):
 def test_a_storage_of_an_unheard_type_is_named(tmp_path):
     with pytest.raises(UnsupportedError, match="QStorage"):
         read(archive(tmp_path / "m.pt", tensor_pickle(kind="ctorch\nQStorage\n"), TWO))
+
+
+def test_tensors_in_dicts_in_dicts_are_found(tmp_path, form):
+    value = torch.ones(2)
+    for _ in range(300):
+        value = {"abc": value}
+    (tensor,) = read(saved(tmp_path / "m.pt", value, form)).tensors.values()
+    assert tensor.name == ".".join(["abc"] * 300)
 
 
 CYCLES = {

@@ -97,7 +97,7 @@ class Hdf5:
             raise self._broken(f"reading it crashed the HDF5 library (status {done.returncode})") from None
         if "missing" in answer:
             raise MissingExtraError(
-                f"{answer['missing']} is not installed, and reads HDF5 files; pip install 'layernorm[models]'.",
+                f"{answer['missing']} is not installed, and reads HDF5 files; pip install {answer['missing']}.",
                 answer["missing"],
             )
         if "error" in answer:

@@ -13,7 +13,8 @@ import sys
 import zipfile
 from typing import Any, BinaryIO
 
-ATTRIBUTES = re.compile(r"model_config|keras_version|name|dtype|(layer|weight)_names\d*")
+# Keras numbers the pieces of a list that does not fit into one attribute.
+ATTRIBUTES = re.compile(r"model_config|keras_version|name|dtype|(layer|weight)_names[0-9]{0,9}")
 
 
 class Window(io.RawIOBase):

@@ -13,7 +13,7 @@ import numpy as np
 
 from layernorm.models.formats import onnx_tensors
 from layernorm.models.graph import Graph, Node
-from layernorm.models.model_file import ModelFile, Tensor
+from layernorm.models.model_file import MOST_AXES, ModelFile, Tensor
 from layernorm.spec.errors import FileError, MissingExtraError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _parsed(path: Path) -> ModelProto:
     try:
         import onnx
     except ImportError as error:
-        sentence = f"reading ONNX needs the package onnx ({error}); pip install 'layernorm[models]'."
+        sentence = f"reading ONNX needs the package onnx ({error}); pip install onnx."
         raise MissingExtraError(sentence, str(path)) from None
     try:
         size = path.stat().st_size
@@ -445,6 +445,6 @@ def _about(value: ValueInfoProto) -> tuple[str, tuple[int | None, ...] | None]:
         return "unknown", None
     said = value.type.tensor_type
     shape = None
-    if said.HasField("shape"):
+    if said.HasField("shape") and len(said.shape.dim) <= MOST_AXES:
         shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in said.shape.dim)
     return onnx_tensors.type_name(said.elem_type), shape

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.model_file import Tensor
+from layernorm.models.model_file import MOST_AXES, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def type_name(number: int) -> str:
 
 def stored(proto: TensorProto, name: str, path: Path) -> Tensor:
     """Give a tensor that the file holds, without reading its numbers."""
+    if len(proto.dims) > MOST_AXES:
+        sentence = f"{path}: tensor {name!r} has {len(proto.dims)} axes, and {MOST_AXES} are read; do not use the file."
+        raise FileError(sentence, str(path))
     shape = tuple(proto.dims)
     if any(n < 0 for n in shape):
         raise FileError(f"{path}: tensor {name!r} has shape {shape}; the file is damaged, fetch it again.", str(path))

@@ -10,9 +10,12 @@ asks for.
 from __future__ import annotations
 
 import pickletools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from layernorm.spec.errors import FileError, LayerNormError
 
@@ -52,6 +55,27 @@ class Call:
     args: Any
     state: Any = None
     items: dict[Any, Any] = field(default_factory=dict)
+
+
+def number_of(call: Call) -> Any:
+    """Give the number that a pickle of NumPy's scalar, or of an array that holds one, stands for; else the call."""
+    args, state = call.args, call.state
+    if not isinstance(call.what, Global) or call.what.module.partition(".")[0] != "numpy":
+        return call
+    if call.what.name == "_reconstruct" and isinstance(state, tuple) and len(state) == 5:
+        _, _, kind, _, data = state
+    elif call.what.name == "scalar" and isinstance(args, tuple) and len(args) == 2:
+        kind, data = args
+    else:
+        return call
+    if isinstance(data, Call) and isinstance(data.args, tuple) and data.args and isinstance(data.args[0], str):
+        data = data.args[0].encode("latin-1", "replace")  # how protocol 2 writes bytes
+    name = kind.args[0] if isinstance(kind, Call) and isinstance(kind.args, tuple) and kind.args else None
+    if not isinstance(data, bytes) or not isinstance(name, str) or not re.fullmatch("[fiu][1248]|b1", name):
+        return call
+    big = isinstance(kind.state, tuple) and kind.state[1:2] == (">",)
+    dtype = np.dtype(f"{'>' if big else '<'}{name}")
+    return np.frombuffer(data, dtype)[0] if len(data) == dtype.itemsize else call
 
 
 Known = Mapping[str, Callable[..., Any]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.archive import Archive
+from layernorm.models.formats.strides import fits, laid_out, reach
+from layernorm.models.formats.torch_module import PACKAGES, without_values
 from layernorm.models.model_file import Layer, ModelFile, Tensor
+from layernorm.models.settings import Unreadable
 from layernorm.spec.errors import FileError, UnsupportedError
 
 _PROGRAM = re.compile(r"([^/]+)/models/([^/]+)\.json")
@@ -38,7 +41,6 @@ _KINDS = {
 }  # fmt: skip
 _ROLES = {"weight": "scale", "bias": "shift", "running_mean": "mean", "running_var": "variance"}
 _SETTINGS = {"normalized_shape": "normalized_shape", "num_groups": "num_groups", "group": "num_groups", "eps": "eps"}
-_PACKAGES = ("torch.", "transformers.", "torchvision.", "timm.", "apex.")
 
 
 @dataclass(frozen=True)
@@ -178,15 +180,12 @@ def _load(
         raise UnsupportedError(f"{path}: {member} is of a type that is not read here.", str(path)) from None
     data = archive.read(member)
     held = np.frombuffer(data, kind, len(data) // kind.itemsize)
-    last = start + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-    if 0 in shape:
-        return np.zeros(shape, kind)
-    if last >= held.size:
+    if not fits(shape, strides, start, held.size):
         raise FileError(
-            f"{path}: {member} has {held.size} numbers, and {last + 1} are needed; save it again.", str(path)
-        )
-    steps = [step * kind.itemsize for step in strides]
-    return np.lib.stride_tricks.as_strided(held[start:], shape, steps).copy()
+            f"{path}: {member} has {held.size} numbers, and {start + reach(shape, strides)} are needed for the shape "
+            f"{shape}; save it again.", str(path)
+        )  # fmt: skip
+    return laid_out(held[start:], shape, strides)
 
 
 # -- norms ------------------------------------------------------------------------------------------------
@@ -269,14 +268,15 @@ def _of_module(nodes: list[Mapping[str, Any]], path: str, kind: str, program: Pr
     roles = {
         role: f"{path}.{key}"
         for key, role in _ROLES.items()
-        if f"{path}.{key}" in program.tensors and any(program.held.get(name) == f"{path}.{key}" for name in used)
+        if any(program.held.get(name) == f"{path}.{key}" for name in used)
     }
     if not source:
         return None
-    shown = kind.rpartition(".")[2] if kind.startswith(_PACKAGES) else kind
+    shown = kind.rpartition(".")[2] if kind.startswith(PACKAGES) else kind
     # 1 is what is added to gamma
     numbers = [number for number in added if number != 1]
-    settings = {"variance_epsilon": numbers[0]} if len(numbers) == 1 else {}
+    several = Unreadable(f"one of the {len(numbers)} numbers that are added" if numbers else "no number of the program")
+    settings = {"variance_epsilon": numbers[0] if len(numbers) == 1 else several}
     where = f"{nodes[0]['name']} … {nodes[-1]['name']} {kind}"
     return Call(path, where, source, _output(nodes[-1]), shown, settings, roles)
 
@@ -298,6 +298,7 @@ def _output(node: Mapping[str, Any]) -> str:
 
 def _layer(call: Call, program: Program) -> Layer:
     meta = program.graph["tensor_values"].get(call.input, {})
-    tensors = {role: program.tensors[name] for role, name in call.roles.items() if name in program.tensors}
+    pickled = without_values("it is kept as a pickle, which is not read.")
+    tensors = {role: program.tensors.get(name) or replace(pickled, name=name) for role, name in call.roles.items()}
     dtype = DTYPES.get(meta.get("dtype"), "unknown")
     return Layer("torch", call.kind, call.name, call.where, call.settings, tensors, dtype, call.training)

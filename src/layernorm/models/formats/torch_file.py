@@ -7,7 +7,6 @@ A state dict gives tensors, a pickled module and a TorchScript archive give laye
 from __future__ import annotations
 
 import io
-import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,9 +21,11 @@ from numpy.typing import NDArray
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
-from layernorm.models.formats.torch_module import Module, layers_of, tensors_in
+from layernorm.models.formats.strides import fits, laid_out, reach
+from layernorm.models.formats.torch_live import of_live
+from layernorm.models.formats.torch_module import MOST_NAMED, Tree, of_pickled
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.spec.errors import FileError, UnsupportedError
+from layernorm.spec.errors import ArgumentError, FileError, UnsupportedError
 
 # A pickle of torch.save's first form begins with this number, whatever the protocol.
 _MAGIC = re.compile(rb"\x80[\x02-\x05](\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\.", re.DOTALL)
@@ -33,8 +34,6 @@ _IN_FOLDER = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 
 # What one string in a stream may take: a file of 20 GB may not ask for half of itself.
 _MOST_AT_ONCE = 2**26
-# More numbers than the storage holds come of an axis of stride 0; this many are given all the same.
-_MOST_REPEATED = 2**20
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -96,9 +95,11 @@ def read(path: Path) -> ModelFile:
     if weights.name.endswith(".json"):
         tensors, more = read_shards(weights, lambda shard: _file(shard)[0])
         return ModelFile(str(path), "pytorch", tensors, config, notes=notes + more)
-    tensors, root, code = _file(weights)
-    layers = layers_of(root, code) if root else ()
-    return ModelFile(str(path), "pytorch", tensors, config, layers=layers, notes=notes)
+    tensors, tree, code = _file(weights)
+    if tree is None:
+        return ModelFile(str(path), "pytorch", tensors, config, notes=notes)
+    layers, more = tree.layers(code)
+    return ModelFile(str(path), "pytorch", tensors, config, layers=layers, notes=notes + more)
 
 
 def read_module(module: Any) -> ModelFile:
@@ -106,14 +107,29 @@ def read_module(module: Any) -> ModelFile:
 
     Its configuration, where it has one as Hugging Face's models do, comes along.
     """
-    root = Module.of_live(module)
-    config = getattr(module, "config", None)
-    said = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
-    tensors, layers = tensors_in(root), layers_of(root, None)
-    return ModelFile(type(module).__name__, "pytorch", tensors, said, layers=layers, module=module)
+    tree = Tree.of(module, of_live)
+    if tree is None:
+        shown = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+        raise ArgumentError(f"{shown} is no torch.nn.Module with layers in it; pass an instance of a model.")
+    layers, more = tree.layers()
+    config, notes = _config_of(module)
+    notes += more
+    return ModelFile(
+        type(module).__name__, "pytorch", tree.tensors(), config, layers=layers, notes=notes, module=module
+    )
 
 
-def _file(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], str] | None]:
+def _config_of(module: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    try:
+        config: Any = getattr(module, "config", None)
+        said = config.to_dict() if hasattr(config, "to_dict") else {}
+    except Exception as fault:  # whatever the model's own code raises
+        told = " ".join(f"{type(fault).__name__}: {fault}".split())[:120]
+        return {}, (f"its config.to_dict() fails ({told}), so what the configuration says is not known.",)
+    return (said, ()) if isinstance(said, dict) else ({}, ("its config.to_dict() gives no dict, which is not read.",))
+
+
+def _file(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], str] | None]:
     """Give a file's tensors, its module if it is one, and how to read the code of a TorchScript class."""
     try:
         with path.open("rb") as file:
@@ -140,7 +156,7 @@ def _kind_of(names: list[str]) -> str | None:
     return "export" if exported or any(re.fullmatch(r"models/[^/]+\.json", name) for name in inner) else None
 
 
-def _zip(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], str] | None]:
+def _zip(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], str] | None]:
     archive = Archive(path)
     kind = _kind_of(archive.names())
     if kind == "export":
@@ -180,14 +196,14 @@ def _zip(path: Path) -> tuple[dict[str, Tensor], Module | None, Callable[[str], 
     value = read_pickle(
         io.BytesIO(archive.read(pickled)), str(path), size // 8, _known(path, order.strip() == "big"), storage
     )
-    module = Module.of_pickled(value)
+    tree = Tree.of(value, of_pickled)
 
     def code(file: str) -> str:
         name = f"{root}/code/{file}"
         return archive.read(name).decode("utf-8", "replace") if name in members else ""
 
-    tensors = tensors_in(module) if module else _named(value)
-    return tensors, module, code if kind == "script" else None
+    tensors = tree.tensors() if tree else _named(value, path)
+    return tensors, tree, code if kind == "script" else None
 
 
 class _Limited:
@@ -208,7 +224,7 @@ class _Limited:
         return self.file.readline(_MOST_AT_ONCE)
 
 
-def _stream(path: Path) -> tuple[dict[str, Tensor], Module | None]:
+def _stream(path: Path) -> tuple[dict[str, Tensor], Tree | None]:
     """Read torch.save's first form: five pickles, then the storages one after another."""
     storages: dict[str, _Storage] = {}
     views: dict[str, _Storage] = {}
@@ -264,8 +280,8 @@ def _stream(path: Path) -> tuple[dict[str, Tensor], Module | None]:
             file.seek(length, io.SEEK_CUR)
     if missing := [key for key, made in storages.items() if made.read is None]:
         raise FileError(f"{path}: its storage {missing[0][:80]!r} is missing; fetch the file again.", str(path))
-    module = Module.of_pickled(value)
-    return tensors_in(module) if module else _named(value), module
+    tree = Tree.of(value, of_pickled)
+    return tree.tensors() if tree else _named(value, path), tree
 
 
 def _no_storage(path: Path, said: Any) -> Any:
@@ -358,8 +374,7 @@ def _tensor(path: Path, big: bool, storage: Any, dtype: str, offset: Any, shape:
         held = storage.size * _width(storage.dtype) // _width(dtype)
     except TypeError:
         raise UnsupportedError(f"{path}: a tensor is of type {dtype[:80]}, which is not read.", str(path)) from None
-    last = offset + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
-    if 0 not in shape and (last >= held or math.prod(shape) > max(held, _MOST_REPEATED)):
+    if not fits(shape, stride, offset, held):
         raise FileError(
             f"{path}: a tensor of shape {tuple(shape)} reaches beyond the {held} numbers of storage "
             f"{storage.key[:80]!r}; do not use the file.", str(path)
@@ -373,23 +388,20 @@ def _load(path: Path, big: bool, storage: _Storage, dtype: str, offset: int, sha
     import ml_dtypes  # noqa: F401 - it teaches NumPy bfloat16 and the small floats
 
     width = _width(dtype)
-    count = 0 if 0 in shape else 1 + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
+    count = reach(shape, stride)
     data = _bytes_of(storage, offset * width, count * width)
     if len(data) != count * width:
         raise FileError(f"{path}: storage {storage.key[:80]!r} is cut off; fetch the file again.", str(path))
     if big:
         data = np.frombuffer(data, f"V{width}").view("u1").reshape(-1, width)[:, ::-1].tobytes()
-    flat = np.frombuffer(data, np.dtype(dtype))
-    if not count:
-        return flat.reshape(shape)
-    return np.lib.stride_tricks.as_strided(flat, shape, [step * width for step in stride]).copy()
+    return laid_out(np.frombuffer(data, np.dtype(dtype)), shape, stride)
 
 
-def _named(value: Any) -> dict[str, Tensor]:
+def _named(value: Any, path: Path) -> dict[str, Tensor]:
     """Name the tensors of a state dict, or of a checkpoint that holds one, by the keys that lead to them."""
     if isinstance(value, Tensor):
         return {"": value}
-    found = dict(_walk(value))
+    found = dict(_walk(value, path))
     wrapped = (
         [str(key) for key in value if any(name.startswith(f"{key}.") for name in found)]
         if isinstance(value, dict)
@@ -403,21 +415,30 @@ def _named(value: Any) -> dict[str, Tensor]:
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights")
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Tensor]]:
+def _walk(value: Any, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Give tensors in order with their names; what holds itself is entered once."""
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = [("", value)]
+    # each with its key and that of what holds it, for a name at every step of a long chain would fill the memory
+    waiting: list[tuple[tuple[Any, str] | None, Any]] = [(None, value)]
+    letters = 0
     while waiting:
-        name, value = waiting.pop()
+        key, value = waiting.pop()
         if isinstance(value, Tensor):
-            yield name, value
+            words: list[str] = []
+            while key is not None:
+                key, word = key
+                words.append(word)
+                letters += 1 + len(word)
+                if letters > MOST_NAMED:
+                    raise FileError(f"{path}: its names take over {MOST_NAMED} letters; do not use it.", str(path))
+            yield ".".join(reversed(words)), value
             continue
-        if id(value) in seen or len(name) > 500:
+        if id(value) in seen:
             continue
         seen.add(id(value))
-        module = Module.of_pickled(value)
-        inside: dict[Any, Any] = dict(tensors_in(module)) if module else value if isinstance(value, dict) else {}
-        for key, held in reversed(inside.items()):
+        tree = Tree.of(value, of_pickled)
+        inside: dict[Any, Any] = dict(tree.tensors()) if tree else value if isinstance(value, dict) else {}
+        for word, held in reversed(inside.items()):
             # an optimizer's tensors bear numbers, or its own words, for names
-            if isinstance(key, str) and not key.startswith("optim"):
-                waiting.append((f"{name}.{key}" if name else key, held))
+            if isinstance(word, str) and not word.startswith("optim"):
+                waiting.append(((key, word), held))

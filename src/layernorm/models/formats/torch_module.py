@@ -6,32 +6,34 @@ All three keep the same things: a class, plain attributes, parameters and buffer
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.formats.pickles import Call, Global
+from layernorm.models.formats.pickles import Call, Global, number_of
+from layernorm.models.formats.torch_script import body_of, read_code
 from layernorm.models.model_file import Layer, Tensor
-from layernorm.spec.errors import UnsupportedError
+from layernorm.models.settings import EPSILONS, NAMES, WIDTHS, Unreadable, plain
+from layernorm.spec.errors import LayerNormError, UnsupportedError
 
-_ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift", "running_mean": "mean",
-          "running_var": "variance"}  # fmt: skip
+ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift", "running_mean": "mean",
+         "running_var": "variance"}  # fmt: skip
 # Whose classes are meant by their bare names; another package's LayerNorm may be anything.
-_PACKAGES = ("torch.", "transformers.", "torchvision.", "timm.", "apex.")
-# A real tree is some 20 modules deep, and its names have some 100 characters.
-_DEEPEST = 100
-_LONGEST = 500
+PACKAGES = ("torch.", "transformers.", "torchvision.", "timm.", "apex.")
+# Letters in the names of all modules and tensors: 25 for each of 100 000, and a chain 5 000 deep still has as many.
+MOST_NAMED = 2**25
 
 
 @dataclass(slots=True, eq=False)
 class Module:
-    """One module: `inside` holds what makes the modules within, by name."""
+    """One module: `inside` holds what makes the modules within, by name.
+
+    `believed` is the class that says what it computes, empty if nobody here knows; `parent` a norm that the class is
+    made of. `computed` gives parameters that are made of others. `calls` are the norms that its code is known to call.
+    """
 
     kind: str
     package: str
@@ -39,160 +41,199 @@ class Module:
     tensors: dict[str, Tensor]
     inside: dict[str, Any]
     identity: int
+    believed: str = ""
+    parent: str = ""
+    computed: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()
+
+    def named(self) -> bool:
+        """Tell whether the class is called a norm, or made of one."""
+        return "norm" in self.kind.lower() or bool(self.believed or self.parent)
+
+    def keeps(self) -> bool:
+        """Tell whether it has an epsilon beside a scale or a width, which only a norm has."""
+        scale = any(ROLES[name] == "scale" for name in ROLES if name in self.tensors or name in self.computed)
+        return any(name in self.settings for name in EPSILONS) and (scale or any(n in self.settings for n in WIDTHS))
+
+    def is_norm(self) -> bool:
+        """Tell whether it may be a norm; what has modules inside and keeps nothing itself leaves it to them."""
+        outer = bool(self.inside.keys() - {_MADE_OF})
+        if not self.named() and (len(self.calls) > 1 or (self.calls and outer)):
+            return False
+        return self.keeps() or (self.named() and not outer)
+
+    def with_code(self, body: str) -> Module:
+        """Add what TorchScript's code of the class says."""
+        said, calls = read_code(body)
+        # a trace fixes the mode that the module was in, whatever its attribute says now
+        fixed = {"training": said["training"]} if "training" in said else {}
+        settings = {name: plain(value) for name, value in {**said, **self.settings, **fixed}.items()}
+        return replace(self, settings=settings, calls=calls)
+
+
+CHANGING = "computed before each call; take the hook or property away that does it, and look again."
+# The name of the modules that compute the parameters of the one around them.
+_MADE_OF = "parametrizations"
+
+
+def of_pickled(value: Any) -> Module | None:
+    """Look at what a pickle holds; None if that is no module."""
+    if not isinstance(value, Call) or not isinstance(value.what, Global) or not isinstance(value.state, dict):
+        return None
+    what, state = value.what, _by_name(value.state)
+    modules = state.get("_modules")
+    if _is_script(value):
+        inside = {name: held for name, held in state.items() if _is_script(held)}
+        kept = {name: held for name, held in state.items() if isinstance(held, (Call, Tensor)) and name not in inside}
+    elif isinstance(modules, dict) and isinstance(state.get("_parameters"), dict):
+        inside = {name: held for name, held in _by_name(modules).items() if held is not None}
+        kept = {name: held for name, held in state.items() if name in ROLES and isinstance(held, Tensor)}
+        if state.get("_forward_pre_hooks"):  # the old weight_norm's sets such an attribute anew before each call
+            kept = {name: without_values(f"it is {CHANGING}") for name in kept}
+        kept |= _by_name(state["_parameters"]) | _by_name(state.get("_buffers"))
+    else:
+        return None
+    tensors = {name: _tensor(held) for name, held in kept.items() if held is not None}
+    given = {name: held for name, held in {**kept, **state}.items() if name in NAMES}
+    settings = {name: plain(held, _decoded) for name, held in given.items()}
+    return Module(what.name, what.module, settings, tensors, inside, id(value), believed(what.module, what.name))
+
+
+def believed(package: str, kind: str) -> str:
+    """Give a class that is meant by its bare name; empty if it is no norm, or anybody's."""
+    known = package.removeprefix("__torch__.").startswith(PACKAGES)
+    return kind if known and "norm" in kind.lower() else ""
+
+
+def _is_script(value: Any) -> bool:
+    return isinstance(value, Call) and isinstance(value.what, Global) and value.what.module.split(".")[0] == "__torch__"
+
+
+def _by_name(held: Any) -> dict[str, Any]:
+    return {name: value for name, value in held.items() if isinstance(name, str)} if isinstance(held, dict) else {}
+
+
+def without_values(why: str) -> Tensor:
+    """Make a tensor of which only this is known, that it is there, and why no more is."""
+
+    def load() -> NDArray[Any]:
+        raise UnsupportedError(why)
+
+    return Tensor("", (), "unknown", load, why)
+
+
+def _tensor(held: Any) -> Tensor:
+    if isinstance(held, Tensor):
+        return held
+    shown = str(held.what)[:80] if isinstance(held, Call) else type(held).__name__
+    return without_values(f"it is pickled as a {shown}, which is not read; save the state dict with plain tensors.")
+
+
+def _decoded(value: Any) -> Any:
+    """Make a number of what a pickle holds for one of NumPy's, and of a tensor that has one."""
+    if not isinstance(value, Tensor):
+        return number_of(value) if isinstance(value, Call) else value
+    if value.size != 1 or value.unread:
+        return Unreadable(value.unread or f"a tensor of shape {value.shape}")
+    try:
+        return value.values()
+    except LayerNormError:
+        return Unreadable("a tensor whose value is not in the file")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The modules of a model, each once, in the order of definition, with their dotted names, and what was left out."""
+
+    modules: list[tuple[str, Module]]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of_live(cls, module: Any) -> Module:
-        """Look at a torch.nn.Module."""
-        return cls._of_state(type(module).__name__, type(module).__module__, vars(module), id(module), _live_tensor)
-
-    @classmethod
-    def of_pickled(cls, value: Any) -> Module | None:
-        """Look at what a pickle holds; None if that is no module."""
-        if not isinstance(value, Call) or not isinstance(value.what, Global) or not isinstance(value.state, dict):
+    def of(cls, root: Any, look: Callable[[Any], Module | None]) -> Tree | None:
+        """Walk from a module; None if `look` finds none."""
+        first = look(root)
+        if first is None:
             return None
-        what, state = value.what, value.state
-        if isinstance(state.get("_modules"), dict) and isinstance(state.get("_parameters"), dict):
-            return cls._of_state(what.name, what.module, state, id(value), lambda tensor: tensor)
-        if what.module.split(".")[0] != "__torch__":
-            return None
-        named = {name: held for name, held in state.items() if isinstance(name, str)}
-        tensors = {name: held for name, held in named.items() if isinstance(held, Tensor)}
-        inside = {name: held for name, held in named.items() if isinstance(held, Call)}
-        return cls(what.name, what.module, _plain(named), tensors, inside, id(value))
-
-    @classmethod
-    def _of_state(
-        cls, kind: str, package: str, state: Mapping[str, Any], identity: int, tensor: Callable[[Any], Any]
-    ) -> Module:
-        tensors: dict[str, Tensor] = {}
-        for held in (state.get("_parameters"), state.get("_buffers")):
-            for name, value in held.items() if isinstance(held, dict) else ():
-                made = tensor(value) if value is not None else None
-                if isinstance(name, str) and isinstance(made, Tensor):
-                    tensors[name] = made
-        inside = {name: held for name, held in state["_modules"].items() if isinstance(name, str) and held is not None}
-        return cls(kind, package, _plain(state), tensors, inside, identity)
-
-    def walk(self) -> Iterator[tuple[str, Module]]:
-        """Give this module and those inside, each once, in the order of definition, with their dotted names."""
+        modules: list[tuple[str, Module]] = []
         seen: set[int] = set()
-        waiting: list[tuple[str, int, Module]] = [("", 0, self)]
+        waiting: list[tuple[str, Module]] = [("", first)]
+        letters = 0
         while waiting:
-            name, depth, module = waiting.pop()
-            if module.identity in seen or depth > _DEEPEST or len(name) > _LONGEST:
+            name, module = waiting.pop()
+            if module.identity in seen:
                 continue
             seen.add(module.identity)
-            yield name, module
+            modules.append((name, module))
+            letters += len(name) * (1 + len(module.tensors) + len(module.inside))
+            if letters > MOST_NAMED:
+                note = f"{name[:80]}… and what follows is not looked into: the names of its modules take over "
+                return cls(modules, (f"{note}{MOST_NAMED} letters; look into a part of the model.",))
             for key, held in reversed(module.inside.items()):
-                within = Module.of_pickled(held) if isinstance(held, Call) else _live(held)
-                if within is not None:
-                    waiting.append((f"{name}.{key}" if name else key, depth + 1, within))
+                if (within := look(held)) is not None:
+                    waiting.append((f"{name}.{key}" if name else key, within))
+        return cls(modules)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name every parameter and buffer as a state dict does."""
+        found = {}
+        for prefix, module in self.modules:
+            for key, tensor in module.tensors.items():
+                if tensor.shape or not tensor.unread:
+                    name = f"{prefix}.{key}" if prefix else key
+                    found[name] = replace(tensor, name=name)
+        return found
+
+    def layers(self, code: Callable[[str], str] | None = None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+        """Find the norms, by the names of their classes or by what they keep, and say what was left out.
+
+        Args:
+            code: reads a file of a TorchScript archive's code.
+        """
+        floats = {t.dtype for _, module in self.modules for t in module.tensors.values() if "float" in t.dtype}
+        whole = floats.pop() if len(floats) == 1 else "unknown"
+        layers: list[Layer] = []
+        notes = list(self.notes)
+        body = None if code is None else cache(lambda package, kind: body_of(code(f"{package}.py"), kind))
+        for name, module in self.modules:
+            if body is not None:
+                module = module.with_code(body(module.package.replace(".", "/"), module.kind))
+            # what computes a parameter is no layer
+            if module.is_norm() and _MADE_OF not in name.split("."):
+                layers.append(_layer(name, module, whole))
+            elif module.calls:
+                notes.append(
+                    f"module {name or '(the whole)'} calls {', '.join(dict.fromkeys(module.calls))} in its own code, "
+                    "which is not read; export the model to ONNX and look into that."
+                )
+        return tuple(layers), (*notes, *_unread(layers))
 
 
-def tensors_in(root: Module) -> dict[str, Tensor]:
-    """Name every parameter and buffer as a state dict does."""
-    found = {}
-    for prefix, module in root.walk():
-        for key, tensor in module.tensors.items():
-            name = f"{prefix}.{key}" if prefix else key
-            found[name] = Tensor(name, tensor.shape, tensor.dtype, tensor.load)
-    return found
+def _unread(layers: list[Layer]) -> Iterator[str]:
+    """Say which parameters of norms have no values, those of one reason together."""
+    together: dict[str, list[str]] = {}
+    for tensor in (tensor for layer in layers for tensor in layer.tensors.values() if tensor.unread):
+        together.setdefault(tensor.unread, []).append(tensor.name)
+    for why, names in together.items():
+        yield f"the values of {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''} are not known: {why}"
 
 
-def layers_of(root: Module, code: Callable[[str], str] | None) -> tuple[Layer, ...]:
-    """Find the norms of a tree by the names of their classes.
-
-    Args:
-        root: the tree.
-        code: reads a file of a TorchScript archive's code, where the numbers stand that its modules do not keep.
-    """
-    layers: list[Layer] = []
-    floats = {
-        tensor.dtype for _, module in root.walk() for tensor in module.tensors.values() if "float" in tensor.dtype
+def _layer(name: str, module: Module, whole: str) -> Layer:
+    settings = dict(module.settings)
+    if module.package.startswith("__torch__") and not any(name in settings for name in EPSILONS):
+        settings["eps"] = Unreadable("not kept by TorchScript")
+    held = module.tensors | {key: compute() for key, compute in module.computed.items()}
+    tensors = {
+        ROLES[key]: replace(tensor, name=f"{name}.{key}" if name else key, unread=tensor.unread or _strange(tensor))
+        for key, tensor in held.items()
+        if key in ROLES
     }
-    whole = floats.pop() if len(floats) == 1 else "unknown"
-    for name, module in root.walk():
-        if "norm" not in module.kind.lower() or module.inside:
-            continue
-        settings = dict(module.settings)
-        if code is not None:
-            settings = {**_settings_in_code(code(f"{module.package.replace('.', '/')}.py"), module.kind), **settings}
-        tensors = {
-            _ROLES[key]: Tensor(f"{name}.{key}" if name else key, tensor.shape, tensor.dtype, tensor.load)
-            for key, tensor in module.tensors.items()
-            if key in _ROLES
-        }
-        dtype = next((tensor.dtype for tensor in tensors.values()), whole)
-        where = f"module {name or '(the whole)'}: {module.package}.{module.kind}"
-        training = settings.get("training") is True
-        known = module.package.removeprefix("__torch__.").startswith(_PACKAGES)
-        kind = module.kind if known else f"{module.package}.{module.kind}"
-        layers.append(Layer("torch", kind, name or module.kind, where, settings, tensors, dtype, training))
-    return tuple(layers)
+    dtype = next((tensor.dtype for tensor in tensors.values() if not tensor.unread), whole)
+    where = f"module {name or '(the whole)'}: {module.package}.{module.kind}"
+    made_of = f"({module.parent})" if module.parent else ""
+    kind = module.believed or f"{module.package}.{module.kind}{made_of}"
+    training = settings.get("training") is True
+    return Layer("torch", kind, name or module.kind, where, settings, tensors, dtype, training)
 
 
-def _plain(state: Mapping[Any, Any]) -> dict[str, Any]:
-    """Keep the attributes that are numbers, words, or short lists of numbers."""
-    kept: dict[str, Any] = {}
-    for name, value in state.items():
-        if not isinstance(name, str) or (name.startswith("_") and name != "_groups"):
-            continue
-        if isinstance(value, (bool, int, float, str, type(None))):
-            kept[name] = value
-        elif isinstance(value, (tuple, list)) and len(value) <= 8 and all(type(n) is int for n in value):
-            kept[name] = tuple(value)
-    return kept
-
-
-def _live(value: Any) -> Module | None:
-    return Module.of_live(value) if isinstance(getattr(value, "_modules", None), dict) else None
-
-
-def _live_tensor(value: Any) -> Tensor:
-    dtype = str(value.dtype).rpartition(".")[2]
-    return Tensor("", tuple(int(n) for n in value.shape), dtype, partial(_load_live, value, dtype))
-
-
-def _load_live(value: Any, dtype: str) -> NDArray[Any]:
-    if value.is_meta:
-        raise UnsupportedError(
-            "the module is on the meta device, so its tensors have no values; load its weights first."
-        )
-    host = value.detach().cpu()
-    if dtype != "bfloat16" and not dtype.startswith("float8"):
-        array: NDArray[Any] = host.numpy().copy()
-        return array
-    import ml_dtypes  # noqa: F401 - it teaches NumPy the names of the small floats
-
-    # float32 holds each of them exactly
-    return np.asarray(host.float().numpy()).astype(np.dtype(dtype))
-
-
-_CONSTANT = re.compile(r"^ +(\w+) : Final\[[^=\n]*\] = ([^\n]{1,200})$", re.MULTILINE)
-_NORM_CALL = re.compile(r"(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*\(([^\n]{1,2000})\)")
-_FLOAT = re.compile(r"(?<![\w.])-?\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.])")
-
-
-def _settings_in_code(text: str, kind: str) -> dict[str, Any]:
-    """Read a class of a TorchScript archive: constants of its body, or the numbers in its call of a norm."""
-    begin = re.search(rf"^class {re.escape(kind)}\(Module\):$", text, re.MULTILINE)
-    if begin is None:
-        return {}
-    body = text[begin.end() :]
-    end = re.search(r"^class ", body, re.MULTILINE)
-    body = body[: end.start()] if end else body
-    settings: dict[str, Any] = {}
-    if call := _NORM_CALL.search(body):
-        # eps is the last number of each of these calls; a traced module keeps nothing else
-        if floats := _FLOAT.findall(call[2]):
-            settings["eps"] = float(floats[-1])
-        if call[1] in ("layer_norm", "rms_norm") and (shape := re.search(r"\[(\d[\d, ]*)\]", call[2])):
-            settings["normalized_shape"] = tuple(int(n) for n in shape[1].split(","))
-        if call[1] == "group_norm" and (groups := re.match(r"[^,]+, (\d+),", call[2])):
-            settings["num_groups"] = int(groups[1])
-    for name, written in _CONSTANT.findall(body):
-        try:
-            settings[name] = ast.literal_eval(written)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return settings
+def _strange(tensor: Tensor) -> str:
+    return f"they are {tensor.dtype}, and a norm's are real; take the real part." if "complex" in tensor.dtype else ""

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""This file inspects small ONNX files made to do harm: what is said of them is a sentence, soon, and no wrong fact."""
+
+import math
+
+import numpy as np
+import onnx
+import pytest
+from drafts import Draft
+from onnx import TensorProto, helper
+
+import layernorm as ln
+from layernorm.spec.errors import FileError
+
+GAMMA, BETA = np.linspace(0.5, 1.5, 8), np.linspace(-1, 1, 8)
+
+
+class Norm:
+    """A layer norm of loose operations in which each part can be replaced."""
+
+    def __init__(self, shape=(2, 3, 8), opset=17):
+        self.b = Draft(shape, opset=opset)
+        self.x, self.two, self.eps, self.gamma = self.b.x, 2.0, [1e-5], GAMMA
+        self.axes = {"axes": [-1]}
+        self.also = ()
+
+    def text(self, *shape):
+        """Give a constant of texts."""
+        name = f"text_{len(self.b.initializers)}"
+        self.b.initializers.append(helper.make_tensor(name, TensorProto.STRING, shape, [b"a"] * math.prod(shape)))
+        return name
+
+    def output(self):
+        b = self.b
+        d = b("Sub", self.x, b("ReduceMean", self.x, *self.also, **self.axes))
+        v = b("ReduceMean", b("Pow", d, self.two), axes=[-1]) if b.opset < 18 else b.mean(b("Pow", d, self.two))
+        for eps in self.eps:
+            v = b("Add", v, eps)
+        return b("Add", b("Mul", b("Div", d, b("Sqrt", v)), self.gamma), BETA)
+
+    def inspect(self, folder):
+        path = folder / "hostile.onnx"
+        onnx.save(self.b.model(self.output()), path)
+        found = ln.inspect(path)
+        return found.norms, found.unidentified
+
+
+def text_as_epsilon(n):
+    n.eps = [n.text()]
+
+
+def text_as_gamma(n):
+    n.gamma = n.text(8)
+
+
+def text_as_exponent(n):
+    n.two = n.text()
+
+
+def text_as_axes(n):
+    n.b.opset, n.axes, n.also = 18, {}, (n.text(1),)
+
+
+def text_in_the_list_of_axes(n):
+    n.axes = {"axes": ["a"]}
+
+
+def a_million_axes(n):
+    n.axes = {"axes": [-1] * 10**6}
+
+
+def an_axis_past_all_integers(n):
+    n.axes = {"axes": [2**62]}
+
+
+def infinite_axes(n):
+    n.b.opset, n.axes, n.also = 18, {}, (n.b.const(np.float32([np.inf])),)
+
+
+def epsilon_that_is_a_list(n):
+    n.x = n.b("InstanceNormalization", n.b.x, np.ones(3), np.zeros(3), epsilon=[1.0])
+    n.eps = [n.text()]
+
+
+def epsilon_that_is_a_text(n):
+    n.x = n.b("InstanceNormalization", n.b.x, np.ones(3), np.zeros(3), epsilon="a")
+    n.eps = [n.text()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [text_as_epsilon, text_as_exponent, text_as_axes, text_in_the_list_of_axes, a_million_axes,
+     an_axis_past_all_integers, infinite_axes, epsilon_that_is_a_list, epsilon_that_is_a_text],
+)  # fmt: skip
+def test_what_cannot_be_computed_leaves_the_norm_unidentified(change, tmp_path):
+    hostile = Norm()
+    change(hostile)
+    norms, unidentified = hostile.inspect(tmp_path)
+    assert norms == []
+    assert "looks like a norm" in " ".join(one.why for one in unidentified)
+
+
+@pytest.mark.parametrize("target", [[np.inf, 3, 8], [np.nan, 3, 8], [-np.inf, 3, 8]])
+def test_a_shape_that_is_no_number_says_nothing_of_the_norm(target, tmp_path):
+    """What comes out of the Reshape has no shape that is known, and over its last axis it is a norm all the same."""
+    hostile = Norm()
+    hostile.x = hostile.b("Reshape", hostile.b.x, hostile.b.const(np.float32(target)))
+    (norm,), _ = hostile.inspect(tmp_path)
+    assert norm.spec.axes == (-1,)
+    assert norm.spec.eps == 1e-5
+
+
+def test_texts_as_the_shape_of_a_reshape(tmp_path):
+    hostile = Norm()
+    hostile.x = hostile.b("Reshape", hostile.b.x, hostile.text(3))
+    (norm,), _ = hostile.inspect(tmp_path)
+    assert norm.spec.axes == (-1,)
+
+
+@pytest.mark.parametrize("value", ["a", [1.0]])
+def test_a_bound_that_is_no_number_ends_the_norm_before_it(value, tmp_path):
+    hostile = Norm(opset=6)
+    y = hostile.output()
+    onnx.save(hostile.b.model(hostile.b("Clip", y, min=value)), tmp_path / "clip.onnx")
+    (norm,) = ln.inspect(tmp_path / "clip.onnx").norms
+    assert norm.spec.eps == 1e-5
+
+
+@pytest.mark.parametrize("count", [33, 65, 100])
+def test_a_tensor_of_more_axes_than_arrays_have_is_refused(count, tmp_path):
+    hostile = Norm()
+    hostile.gamma = hostile.b.const(GAMMA)
+    dims = hostile.b.initializers[-1].dims
+    dims[:] = [1] * (count - 1) + [8]
+    with pytest.raises(FileError, match=rf"tensor 'constant_0' has {count} axes, and 32 are read"):
+        hostile.inspect(tmp_path)
+
+
+@pytest.mark.parametrize("count", [33, 65, 100])
+def test_an_input_of_more_axes_than_arrays_have_is_of_unknown_shape(count, tmp_path):
+    (norm,), _ = Norm([1] * (count - 1) + [8]).inspect(tmp_path)
+    assert norm.spec.axes == (-1,)
+
+
+def test_an_order_of_more_axes_than_arrays_have(tmp_path):
+    hostile = Norm(shape=None)
+    hostile.x = hostile.b("Transpose", hostile.b.x, perm=list(range(10**5)))
+    norms, unidentified = hostile.inspect(tmp_path)
+    assert norms or unidentified
