@@ -64,7 +64,7 @@
     });
     const histogram = (caption, values) => LN.figure(view, {
       caption: () => `${caption}: skew ${LN.say(skew(values()), 6)}`,
-      draw: () => LN.bars(counts(values()), { low: -20, high: 1000, width: 420, colour: "a" }),
+      draw: () => LN.bars(counts(values()), { low: -60, high: 1100, colour: "a" }),
       rows: () => [["bin", "how many"], ...counts(values()).map((n, i) => [i + 1, n])],
     });
     const numbers = () => sample(view.state.seed), normal = () => LN.layer(sample(view.state.seed));
