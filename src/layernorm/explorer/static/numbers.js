@@ -216,15 +216,3 @@ LN.nested = (values, shape) => {
   const each = values.length / shape[0];
   return Array.from({ length: shape[0] }, (_, i) => LN.nested(values.slice(i * each, (i + 1) * each), shape.slice(1)));
 };
-
-/** Normalize a tensor (sample, token, feature) by one of the norms of `LN.SHARED`. */
-LN.normed = (norm, values, shape, { eps = 1e-5 } = {}) => LN.overGroups(values, LN.groups(shape, LN.SHARED[norm](shape)).members, { eps, centered: norm !== "rms" });
-
-/** Give the skew: the mean of the third powers, once mean and spread are taken off. */
-LN.skew = (x) => LN.sum(LN.layer(x, { eps: 0 }).map((v) => v ** 3)) / x.length;
-
-/** Draw numbers with a long tail to the right (exponential ones). */
-LN.tailed = (seed, count) => {
-  const next = LN.uniform(seed);
-  return Array.from({ length: count }, () => -Math.log(1 - next()));
-};
