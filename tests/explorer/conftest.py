@@ -8,8 +8,12 @@ import threading
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 
 from layernorm.explorer import server
+
+# The first call of the installed library compiles its kernels: 5 s, and longer where others compute.
+expect.set_options(timeout=30_000)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NEEDED = "LAYERNORM_NEEDS_BROWSER" in os.environ

@@ -25,7 +25,7 @@ def test_the_outputs_that_change_are_counted_norm_by_norm(lab):
         radio.check()
         count = list(COUNTS.values())[tried - 1]
         assert marked(page).count() == count
-        assert all(text.startswith("● ") for text in marked(page).all_text_contents())
+        assert all(text.endswith("\n●") for text in marked(page).all_text_contents())
         assert page.locator(".hunt .done").count() == tried
         expect(page.locator(".hunt li").nth(tried - 1)).to_contain_text(f": {count} of 24 outputs changed")
         expect(page.locator(".notice")).to_contain_text(f"{count} outputs changed, all in its group")
@@ -154,6 +154,6 @@ def test_the_snippet_prints_what_is_shown(lab):
         *values, counted = said.getvalue().strip().rpartition("\n")
         assert counted == f"{count} of 24 outputs changed"
         texts = page.get_by_role("grid", name=OUTPUTS).locator("td").all_text_contents()
-        shown = [text.removeprefix("● ").replace("−", "-") for text in texts]
+        shown = [text.removesuffix("\n●").replace("−", "-") for text in texts]
         printed = np.array(values[0].translate(str.maketrans("[]", "  ")).split(), float)
         assert np.allclose(printed, np.array(shown, float), atol=6e-3)

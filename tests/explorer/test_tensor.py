@@ -426,7 +426,9 @@ def test_the_view_is_walked_by_keyboard(page, alone):
     press("Enter")
     expect(page.locator(".verdict")).to_contain_text("That is it.")
     expect(page.get_by_role("button", name="Answer again")).to_be_focused()
-    called = "((e) => [...(e.labels?.length ? e.labels : [e])].map((l) => l.textContent).join())(document.activeElement)"
+    called = (
+        "((e) => [...(e.labels?.length ? e.labels : [e])].map((l) => l.textContent).join())(document.activeElement)"
+    )
     for wanted in ("Array", "Or bring your own", "1e−5", "x[8]", "x[9]", "x[6], σ = 0"):
         press("Tab")
         assert wanted in page.evaluate(called)

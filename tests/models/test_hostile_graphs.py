@@ -10,6 +10,8 @@ from drafts import Draft
 from onnx import TensorProto, helper
 
 import layernorm as ln
+from layernorm.models import evaluate as evaluation
+from layernorm.models import recognize as recognizing
 from layernorm.spec.errors import FileError
 
 GAMMA, BETA = np.linspace(0.5, 1.5, 8), np.linspace(-1, 1, 8)
@@ -147,3 +149,114 @@ def test_an_order_of_more_axes_than_arrays_have(tmp_path):
     hostile.x = hostile.b("Transpose", hostile.b.x, perm=list(range(10**5)))
     norms, unidentified = hostile.inspect(tmp_path)
     assert norms or unidentified
+
+
+def test_two_hundred_numbers_that_may_be_epsilon(tmp_path, monkeypatch):
+    """No norm adds so many; one is looked for among the first of them, in as many runs as one addition takes or two."""
+    done = operations(monkeypatch, "Sqrt")
+    hostile = Norm()
+    hostile.eps = [1e-5 * (1 + i / 100) for i in range(200)]
+    norms, unidentified = hostile.inspect(tmp_path)
+    assert norms == []
+    assert unidentified[0].why.startswith("looks like a norm")
+    assert len(done) < 500
+
+
+def stack(count, epsilon):
+    """Write norms one after the other, with parameters of their own."""
+    b = Draft((2, 3, 8))
+    x = b.x
+    for i in range(count):
+        steps = Norm()
+        steps.b, steps.x, steps.eps, steps.gamma = b, x, [epsilon(i)], b.const(GAMMA + i, f"gamma_{i}")
+        x = steps.output()
+    return b.model(x)
+
+
+def operations(monkeypatch, op):
+    """Count how often an operation is run."""
+    done = []
+    real = evaluation.OPERATIONS[op]
+
+    def counting(*given):
+        done.append(op)
+        return real(*given)
+
+    monkeypatch.setitem(evaluation.OPERATIONS, op, counting)
+    return done
+
+
+def test_norms_that_differ_in_their_epsilons_are_searched_for_once(tmp_path, monkeypatch):
+    """The others take 7 runs each, 2 for the line and 5 for the proof."""
+    done = operations(monkeypatch, "Sqrt")
+    onnx.save(stack(20, lambda i: 1e-5 * (1 + i / 100)), tmp_path / "a.onnx")
+    found = ln.inspect(tmp_path / "a.onnx")
+    assert [round(norm.spec.eps, 12) for norm in found.norms] == [round(1e-5 * (1 + i / 100), 12) for i in range(20)]
+    assert len(done) < 200 + 7 * 19
+
+
+def test_an_epsilon_that_no_longer_counts_is_found_out(tmp_path):
+    """Two numbers are added: in the first norm the second counts for nothing, in the second norm it does."""
+    b = Draft((2, 3, 8))
+    x = b.x
+    for pair in ([1e-5, 1e-30], [1e-5, 1e-4]):
+        steps = Norm()
+        steps.b, steps.x, steps.eps = b, x, pair
+        x = steps.output()
+    onnx.save(b.model(x), tmp_path / "a.onnx")
+    found = ln.inspect(tmp_path / "a.onnx")
+    assert [norm.spec.eps for norm in found.norms] == [1e-5]
+    assert len(found.unidentified) == 1
+
+
+def test_what_is_not_tried_for_want_of_time_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(recognizing, "MOST_SPENT", 200)
+    b = Draft((2, 3, 8))
+    x = b.x
+    for i in range(8):  # no two alike
+        steps = Norm()
+        steps.b, steps.x, steps.gamma = b, x, b.const(GAMMA.reshape((1,) * (i % 3) + (8,)))
+        steps.two = b.const(np.full((1,) * (i // 3), 2.0))
+        x = steps.output()
+    onnx.save(b.model(x), tmp_path / "a.onnx")
+    found = ln.inspect(tmp_path / "a.onnx")
+    assert 0 < len(found.norms) < 8
+    assert len(found.norms) + len(found.unidentified) == 8
+    assert "trying those before it took all the time" in found.unidentified[-1].why
+
+
+def test_a_layer_norm_over_two_values(tmp_path):
+    """Each normalized value is −1 or 1, whatever x is: a line through four of the same sign says nothing."""
+    b = Draft(("B", 4, 2), opset=13)
+    d = b("Sub", b.x, b.mean(b.x))
+    v = b("Add", b.mean(b("Pow", d, 2.0)), 1e-5)
+    gamma, beta = b.const(np.array([0.5, 1.5]), "norm.weight"), b.const(np.array([-1.0, 1.0]), "norm.bias")
+    onnx.save(b.model(b("Add", b("Mul", b("Div", d, b("Sqrt", v)), gamma), beta)), tmp_path / "two.onnx")
+    (norm,) = ln.inspect(tmp_path / "two.onnx").norms
+    assert (norm.spec.kind, norm.spec.axes, norm.spec.eps, norm.size) == ("layer", (-1,), 1e-5, 2)
+    assert (norm.scale.name, norm.shift.name) == ("norm.weight", "norm.bias")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_norms_that_share_their_gamma_are_called_by_their_nodes(fused, tmp_path):
+    b = Draft((2, 3, 8))
+    gamma, x = b.const(GAMMA, "norm.weight"), b.x
+    for name in ("first", "second", "third"):
+        before = len(b.nodes)
+        if fused:
+            x = b("LayerNormalization", x, gamma)
+        else:
+            d = b("Sub", x, b.mean(x))
+            x = b("Mul", b("Div", d, b("Sqrt", b("Add", b.mean(b("Pow", d, 2.0)), 1e-5))), gamma)
+        for node in b.nodes[before:]:
+            node.name = f"/net/{name}/{node.op_type}"
+    onnx.save(b.model(x), tmp_path / "shared.onnx")
+    names = [norm.name for norm in ln.inspect(tmp_path / "shared.onnx").norms]
+    end = "/LayerNormalization" if fused else ""
+    assert names == ["norm", *(f"{'/' if fused else ''}net/{name}{end}" for name in ("second", "third"))]
+
+
+def test_a_folder_whose_model_is_a_link_to_a_device(tmp_path):
+    (tmp_path / "model.onnx").symlink_to("/dev/zero")
+    with pytest.raises(FileError, match="it is a device, a pipe or a folder"):
+        ln.inspect(tmp_path)

@@ -26,7 +26,7 @@ from layernorm.spec.norm_spec import EpsAt, NormSpec, Unknown, plain_axes
 AGREE = 1e-9
 # So large a spread that no epsilon counts, and squares are far from overflow.
 HUGE = 2.0**40
-_DRAWS = 4
+_DRAWS = 2
 # Each is tried in eight places, on inputs of six sizes for each; a norm has one or two.
 MOST_NUMBERS = 16
 
@@ -108,14 +108,14 @@ class _Line(NamedTuple):
 def fit(trial: Trial, shape: tuple[int, ...]) -> tuple[list[Fit], list[Miss]]:
     """Find the spec of every candidate output that has the root's shape."""
     draw = np.random.default_rng(0)
-    huge = [HUGE * draw.standard_normal(shape) for _ in range(_DRAWS)]
+    huge = _huge(draw, shape, _DRAWS)
     runs = [trial.run(x) for x in huge]
     groups = _sharing(trial, draw, shape)
     xhats = {spec: _stacked(huge, spec) for shared in set(groups.values()) for spec in _kinds(shared)}
     fits, misses = [], []
     for name in trial.candidates:
         values = [run[name] for run in runs if name in run and np.isfinite(run[name]).all()]
-        if name not in groups or len(values) < _DRAWS:
+        if name not in groups or len(values) < len(huge):
             continue
         lines = [_line(spec, xhats[spec], np.stack(values)) for spec in _kinds(groups[name])]
         found = _confirmed(trial, name, lines, shape)
@@ -130,7 +130,7 @@ def again(trial: Trial, before: Fit, eps: float | Unknown) -> Fit | None:
     """Prove a fit that the same operations with another epsilon had, on this trial's numbers; None if it is none."""
     shape, spec = before.shape, replace(before.spec, eps=eps)
     draw = np.random.default_rng(0)
-    huge = [HUGE * draw.standard_normal(shape) for _ in range(2)]  # two points make a line; the proof is to come
+    huge = _huge(draw, shape, 1)  # two points make a line; the proof is to come
     values = [trial.run(x).get(before.output) for x in huge]
     if any(y is None or not np.isfinite(y).all() for y in values):
         return None
@@ -177,6 +177,12 @@ def _domain(changed: Array) -> NormSpec | None:
         return None
     order: Literal["blocked", "interleaved"] = "blocked" if steps == {1} else "interleaved"
     return NormSpec(axes=axes, channel_axis=channel, groups=groups, group_order=order)
+
+
+def _huge(draw: np.random.Generator, shape: tuple[int, ...], count: int) -> list[Array]:
+    """Draw arrays, and the negative of each: of two values that are normalized each is −1 or 1, and has to be both."""
+    drawn = [HUGE * draw.standard_normal(shape) for _ in range(count)]
+    return [*drawn, *(-x for x in drawn)]
 
 
 # -- which norm, up to a line -----------------------------------------------------------------------------

@@ -43,15 +43,17 @@ def name_of(parameters: Iterable[str], node: str, otherwise: str) -> str:
 
 
 def unique_names(records: Sequence[NormRecord]) -> list[NormRecord]:
-    """Give the same records, those of a name that was had before numbered from 2."""
+    """Give the same records; those of a name that was had before are called by their node, or numbered from 2."""
     taken: set[str] = {record.name for record in records}
     seen: dict[str, int] = {}
     named = []
     for record in records:
         name, count = record.name, seen.get(record.name, 0) + 1
         if count > 1:
-            while (name := f"{record.name}#{count}") in taken:
-                count += 1
+            name = record.node
+            while not name or name in taken:
+                name = f"{record.name}#{count}"
+                count += name in taken
             taken.add(name)
         seen[record.name] = count
         named.append(record if name == record.name else replace(record, name=name))

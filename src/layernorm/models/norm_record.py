@@ -64,6 +64,8 @@ class NormRecord:
     output: str = ""
     """The name of the value that holds the result, where there is a graph."""
     input: str = ""
+    node: str = ""
+    """Its name by its node alone, where there is a graph; of norms that share their parameters the later ones' name."""
 
 
 @dataclass(frozen=True)

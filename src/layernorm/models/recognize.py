@@ -11,14 +11,15 @@ norm) is no part of the norm, which then has no scale. A scale by one number, su
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from layernorm.models.claim import Fit, Miss, Parameter, Trial, again, fit
+from layernorm.models.claim import MOST_NUMBERS, Fit, Miss, Parameter, Trial, again, fit
 from layernorm.models.cone import LAYOUT, REDUCTIONS, WHOLE, Cone, Scope, cone_of, is_step, shapes
 from layernorm.models.decimals import shortest
 from layernorm.models.evaluate import cast_target
@@ -32,6 +33,8 @@ from layernorm.spec.norm_spec import UNKNOWN, Axes, NormSpec, Unknown, plain_axe
 MOST_STEPS = 8
 # A root that was tried costs 10 to 100 ms.
 MOST_SHAPES = 8
+# What trying may cost in one model, in tenths of a millisecond: some thousand norms of which no two are alike.
+MOST_SPENT = 100_000
 
 
 class Recognized(NamedTuple):
@@ -50,7 +53,12 @@ class _Tried(NamedTuple):
     why: str
 
 
-_Known = dict[object, tuple[tuple[str, ...], _Tried]]
+@dataclass
+class _Known:
+    """What was tried in the graphs of a model, by what makes cones alike, and what all that was tried has cost."""
+
+    tried: dict[object, tuple[tuple[str, ...], _Tried]] = field(default_factory=dict)
+    spent: int = 0
 
 
 class _Claim(NamedTuple):
@@ -66,7 +74,7 @@ def recognize(graph: Graph, taken: set[int]) -> Recognized:
     `taken` are the ids of nodes that fused operators explain already.
     """
     found = Recognized([], [], set())
-    known: _Known = {}
+    known = _Known()
     for scope in _scopes(graph):
         _Search(scope, taken, found, known).run()
     return found
@@ -158,8 +166,8 @@ class _Search:
         if cone is None:
             return None
         alike = _signature(self.scope, cone)
-        if alike is not None and alike.key in self.known:
-            names, before = self.known[alike.key]
+        if alike is not None and alike.key in self.known.tried:
+            names, before = self.known.tried[alike.key]
             here = dict(zip(names, alike.names, strict=True))
             moved = [_moved(f, here, before.cone.trial, cone.trial) for f in before.fits]
             if all(moved) and (moved or _numbers(before.cone.trial) == _numbers(cone.trial)):
@@ -167,18 +175,21 @@ class _Search:
         best: list[Fit] = []
         nearest: Miss | None = None
         for attempt, shape in enumerate(shapes(self.scope, cone)):
-            if attempt == MOST_SHAPES:
+            self.known.spent += _cost(cone.trial, shape)
+            if attempt == MOST_SHAPES or self.known.spent > MOST_SPENT:
                 break
             fits, misses = fit(cone.trial, shape)
             best = max(best, fits, key=lambda fits: max((f.strength for f in fits), default=(-1, False)))
             if any(f.scale for f in best) or (best and not cone.trial.parameters):
                 break
             nearest = min([*misses, *([nearest] if nearest else [])], key=lambda m: m.error, default=None)
+        if not best and self.known.spent > MOST_SPENT:
+            return _Tried(cone, [], "looks like a norm, but trying those before it took all the time that one file has")
         why = "looks like a norm, but cannot be run on small arrays of the shapes that it may have"
         tried = _Tried(cone, best, f"looks like a norm, but {nearest.why}" if nearest else why)
         tried = tried._replace(fits=_ends(self.scope, tried))
         if alike is not None:
-            self.known[alike.key] = alike.names, tried
+            self.known.tried[alike.key] = alike.names, tried
         return tried
 
     def _record(self, tried: _Tried) -> None:
@@ -190,6 +201,12 @@ class _Search:
             self.found.explained.update(map(id, nodes))
             if found.spec.spread != "l2" or found.scale:
                 self.found.norms.append(_record_of(self.scope, tried.cone, found, nodes))
+
+
+def _cost(trial: Trial, shape: tuple[int, ...]) -> int:
+    """Say what trying one shape takes: runs of the nodes, and of the reference for each number that may be epsilon."""
+    once = len(trial.nodes) + 12 + 8 * min(len(trial.numbers), MOST_NUMBERS)
+    return len(trial.candidates) * once * (1 + math.prod(shape) // 4096)
 
 
 class _Alike(NamedTuple):
@@ -298,6 +315,7 @@ def _record_of(scope: Scope, cone: Cone, found: Fit, nodes: list[Node]) -> NormR
         form="function" if any(n.function for n in nodes) else "decomposed", spec=spec, evidence=evidence,
         dtype=scope.dtype(cone.root), size=_size(scope, cone, found),
         scale=scale, shift=shift, output=_after(scope, found.output), input=cone.root,
+        node=_name((), nodes, spec, _position(scope, nodes)),
     )  # fmt: skip
 
 

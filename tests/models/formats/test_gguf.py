@@ -181,3 +181,40 @@ def test_one_part_of_several_says_so(tmp_path):
     path = tmp_path / "m-00001-of-00003.gguf"
     path.write_bytes(head(keys=1) + key(b"split.count", 2, struct.pack("<H", 3)) + b"\0" * 64)
     assert "one of 3" in read(path).notes[0]
+
+
+def header(*values):
+    """Write a header of keys and nothing else: the type and the bytes of each."""
+    text = b"GGUF" + struct.pack("<IQQ", 3, 0, len(values))
+    for i, (kind, data) in enumerate(values):
+        key = f"key.{i}".encode()
+        text += struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + data
+    return text
+
+
+@pytest.mark.parametrize(
+    ("of", "one", "kept"),
+    [(0, b"\1", 1), (4, struct.pack("<I", 7), 7), (6, struct.pack("<f", 1e-5), 1e-5), (7, b"\1", True),
+     (8, struct.pack("<Q", 1) + b"a", "a"), (9, struct.pack("<IQ", 0, 0), [])],
+)  # fmt: skip
+def test_no_more_items_are_kept_than_models_have(of, one, kept, tmp_path):
+    """60 arrays of 4096 items each are as many as a file of 20 MB would have a thousand of."""
+    array = struct.pack("<IQ", of, 4096) + one * 4096
+    (tmp_path / "m.gguf").write_bytes(header(*[(9, array)] * 60))
+    if of == 9:
+        with pytest.raises(FileError, match="holds 4096 arrays, more than can be"):
+            read(tmp_path / "m.gguf")
+        return
+    config = read(tmp_path / "m.gguf").config
+    assert config["key.0"] == [kept] * 4096
+    assert type(config["key.0"][0]) is type(kept)
+    assert sum(map(len, config.values())) == 2**17
+
+
+@pytest.mark.parametrize("length", [2, 2**32, 2**63, 2**64 - 1])
+def test_a_vocabulary_whose_last_word_ends_past_the_file(length, tmp_path):
+    words = struct.pack("<Q", 1) + b"a"
+    array = struct.pack("<IQ", 8, 5000) + words * 4999 + struct.pack("<Q", length) + b"a"
+    (tmp_path / "m.gguf").write_bytes(header((9, array)))
+    with pytest.raises(FileError, match=r"it ends within the value of 'key\.0'"):
+        read(tmp_path / "m.gguf")

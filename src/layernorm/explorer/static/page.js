@@ -198,7 +198,7 @@ LN.page = (() => {
 // -- the installed library, where a server stands behind the page ------------------------------------------------
 
 LN.library = (() => {
-  let token = null, name = null, lost = false;
+  let token = null, name = null, lost = false, why = "open the link that layernorm explore printed.";
   const served = location.protocol.startsWith("http");
 
   async function ask(path, options = {}) {
@@ -223,7 +223,8 @@ LN.library = (() => {
     }
     token = sessionStorage.getItem("layernorm.token");
     if (token === null) return;
-    try { name = `layernorm ${(await ask("api/about")).version}`; } catch (error) { lost = lost || !error; }
+    why = "it has been asked, and has not answered yet.";
+    try { name = `layernorm ${(await ask("api/about")).version}`; } catch (error) { why = error.message; }
   }
 
   return {
@@ -234,7 +235,7 @@ LN.library = (() => {
     get said() {
       if (!served) return "No server stands behind this file; every number is computed in it.";
       if (lost) return "The server has gone; start it again with: layernorm explore";
-      if (name === null) return "The installed library is not asked: open the link that layernorm explore printed.";
+      if (name === null) return `The installed library is not asked: ${why}`;
       return `${name} stands behind this page and computes the same numbers.`;
     },
   };

@@ -196,7 +196,8 @@ LN.bars = (values, { low, high, guess = null, names = null, width = 360, height 
 };
 
 /**
- * A line plot. `lines` are {name, points: [[x, y], …]}; a log axis leaves out what it cannot show.
+ * A line plot. `lines` are {name, points: [[x, y], …]}; a log axis leaves out what it cannot show. A line with `marks`,
+ * the number of another, is drawn as rings on it, without a name.
  */
 LN.plot = (lines, { x, y, width = 480, height = 260 }) => {
   const left = 52, right = width - 96, top = 12, bottom = height - 34;
@@ -226,6 +227,10 @@ LN.plot = (lines, { x, y, width = 480, height = 260 }) => {
   lines.forEach((line, i) => {
     const points = line.points.filter(inside).map(([u, v]) => [px(u), py(clip(v))]);
     if (points.length === 0) return;
+    if (line.marks !== undefined) {
+      parts.push(...points.map(([cx, cy]) => LN.svg("circle", { cx, cy, r: 4, class: `line ring l${line.marks}` })));
+      return;
+    }
     parts.push(LN.svg("polyline", { points: points.map((p) => p.join(",")).join(" "), class: `line l${i}` }));
     let at = points.at(-1)[1];
     while (ends.some((other) => Math.abs(other - at) < 12)) at += 12; // names beside the ends, not over one another

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import Tensor
 from layernorm.spec.errors import FileError
 
@@ -26,7 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
         FileError: it cannot be read, is larger than such files are, or holds something else.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             text = file.read(MOST_JSON + 1)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; fetch the file again.", str(path)) from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layernorm.models.formats import onnx_tensors
+from layernorm.models.formats.stored import opened
 from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import MOST_AXES, ModelFile, Tensor
 from layernorm.spec.errors import FileError, MissingExtraError, UnsupportedError
@@ -85,7 +86,8 @@ def _parsed(path: Path) -> ModelProto:
         if size > MOST_BYTES:
             sentence = f"{path}: it has {size} bytes, over the {MOST_BYTES} of a protobuf message; it is no ONNX model."
             raise FileError(sentence, str(path))
-        model: ModelProto = onnx.ModelProto.FromString(path.read_bytes())
+        with opened(path) as file:
+            model: ModelProto = onnx.ModelProto.FromString(file.read())
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass a file that can be read.", str(path)) from None
     except FileError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.folder import config_beside, parse_json, read_shards
-from layernorm.models.formats.stored import bytes_of
+from layernorm.models.formats.stored import bytes_of, opened
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
 
@@ -80,7 +80,7 @@ def read(path: Path) -> ModelFile:
 def tensors_of(path: Path) -> dict[str, Tensor]:
     """Read the header of one file, checking all that it says."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             size = path.stat().st_size
             length = int.from_bytes(start := file.read(8), "little")
             if len(start) < 8 or length > min(MOST_HEADER, size - 8):

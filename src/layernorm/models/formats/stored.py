@@ -2,8 +2,21 @@
 """This file reads the bytes of one tensor from the file that holds them."""
 
 from pathlib import Path
+from typing import BinaryIO
 
 from layernorm.spec.errors import FileError
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file of a model to be read.
+
+    Raises:
+        FileError: a link leads to a device or a pipe, which would be read without end.
+        OSError: the system does not open it.
+    """
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path}: it is a device, a pipe or a folder; pass a model file.", str(path))
+    return path.open("rb")
 
 
 def bytes_of(path: Path, name: str, begin: int, length: int) -> bytes:
@@ -13,7 +26,7 @@ def bytes_of(path: Path, name: str, begin: int, length: int) -> bytes:
         FileError: the file cannot be read, or ends before they do.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(begin)
             data = file.read(length)
     except OSError as error:

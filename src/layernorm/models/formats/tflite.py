@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.flatbuffer import Broken, Table, flexbuffer
+from layernorm.models.formats.stored import opened
 from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError
@@ -87,7 +88,7 @@ def read(path: Path) -> ModelFile:
     Raises:
         FileError: it is no TFLite model, is cut off, or lies about itself.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if data[4:8] != IDENTIFIER:
         raise FileError(f"{path}: it does not begin as a TFLite file does; fetch the file again.", str(path))

@@ -6,6 +6,7 @@
   const TOKENS = ["A · 1", "A · 2", "A · 3", "B · 1", "B · 2", "B · 3"], SHAPE = [2, 3, 4], AXES = ["batch", "token", "feature"], EPS = 1e-5;
   const named = (k) => `example ${"AB"[Math.floor(k / 12)]}, token ${(Math.floor(k / 4) % 3) + 1}, feature ${(k % 4) + 1}`;
   const apart = (a, b) => a.map((v, k) => v - b[k]);
+  const brief = (v) => (Math.abs(v) > 1e-12 && Math.abs(v) < 5e-4 ? "≈ 0" : LN.say(Math.round(v * 1000) / 1000));
   const largest = (d) => d.reduce((best, v, k) => (Math.abs(v) > Math.abs(d[best]) ? k : best), 0);
 
   // -- the axes ---------------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@
     };
     const cells = grid(view, {
       label: "The numbers of the case",
-      cell: (i, j) => { const v = seen(view.state)[i * 4 + j]; return { text: LN.say(Math.abs(v) < 1e-12 ? 0 : v, 3), name: `${named(i * 4 + j)}, ${LN.say(v, 4)}`, class: "" }; },
+      cell: (i, j) => { const v = seen(view.state)[i * 4 + j]; return { text: brief(v), name: `${named(i * 4 + j)}, ${LN.say(v, 4)}`, class: "" }; },
     });
     const need = LN.el("p", { class: "small" });
     const whose = () => (view.state.look === "hypothesis" && ran(view.state) ? "hypothesis" : "export");

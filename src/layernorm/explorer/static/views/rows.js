@@ -96,7 +96,7 @@
         const s = view.state, k = index(i, j), before = output(known(s), LN.small(s.seed))[k], after = output(known(s), poked(s))[k];
         const { of, members } = groups(known(s)), moved = before !== after, guess = s.done === "committed" && picked(s).includes(k);
         return {
-          text: `${moved ? "● " : ""}${LN.say(Math.round(after * 100) / 100)}`, class: `${moved ? "changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
+          text: `${LN.say(Math.round(after * 100) / 100)}${moved ? "\n●" : ""}`, class: `two${moved ? " changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
           name: `${named(k)}, output ${LN.say(after, 3)}, ${moved ? `changed from ${LN.say(before, 3)}` : "unchanged"}, group ${of[k] + 1} of ${members.length}${guess ? ", you marked it" : ""}`,
         };
       },
