@@ -31,7 +31,7 @@
   const same = (d) => d < 1e-4;
   const measure = (x, norm) => Object.fromEntries(Object.entries(TRIES).map(([key, [, change]]) => [key, change((...a) => normed(norm, ...a), x)]));
 
-  // -- the shape of a distribution ---------------------------------------------------------------------------
+  // -- the shape of a distribution --
 
   const sample = (seed) => { const next = LN.uniform(seed); return Array.from({ length: 2000 }, () => -Math.log(1 - next())); };
   const skew = (x) => { const { variance, centered } = LN.moments(x); return LN.sum(centered.map((d) => d ** 3)) / x.length / variance ** 1.5; };
