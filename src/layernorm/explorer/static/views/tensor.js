@@ -10,7 +10,7 @@ const KINDS = {
   odd: ["NaN or infinity inside", "Its mean, its spread and all its outputs are NaN."],
   tiny: ["Spread below 10 √ε", "Beside the variance ε is no longer small, and the outputs shrink."],
   overflow: ["Beyond 16 bits", `A number or a squared difference is above ${HALF}, the largest float16.`],
-  cancels: ["Mean far above the spread", `|μ| is over ${LN.say(CANCELS, 3)} σ: E[x²] − E[x]² in float32 may miss the variance by 1 % and more.`],
+  cancels: ["Mean far above the spread", `The mean is over ${LN.say(CANCELS, 3)} σ: E[x²] − E[x]² in float32 may miss the variance by 1 % and more.`],
 };
 const EXAMPLE = { 3: (v) => v * 0.001, 6: () => 7, 8: (v, j) => (j === 4 ? NaN : v), 9: (v, j) => ({ 2: Infinity, 7: -Infinity })[j] ?? v, 11: (v) => v * 40000, 13: (v) => v + 30000 };
 const next = LN.normal(11), deviation = (x) => { const m = LN.moments(x); return [m.mean, Math.sqrt(m.variance)]; };
