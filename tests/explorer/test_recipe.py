@@ -95,3 +95,21 @@ def test_axe_finds_nothing(lab, page, view, scheme):
 def test_320_pixels_are_wide_enough(lab, page, view):
     page.set_viewport_size({"width": 320, "height": 800})
     assert lab(view, done="passed").evaluate("document.documentElement.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize(
+    ("view", "key", "right"), [("recipe", "answer", "some"), ("affine", "answer", "one"), ("family", "answer", "layer")]
+)
+def test_each_wrong_answer_has_a_state_to_look_at(lab, view, key, right):
+    page = lab(view)
+    answers = page.locator(".predict label").all_text_contents()
+    looks = 0
+    for words in answers:
+        page.evaluate("(key) => LN.page.view.set({ [key]: '', done: null })", key)
+        page.get_by_label(words, exact=True).check()
+        page.get_by_role("button", name="Commit my answer").click()
+        wrong = page.evaluate("(key) => LN.page.view.state[key]", key) != right
+        expect(page.locator(".verdict")).to_contain_text("Not here." if wrong else "That is it.")
+        expect(page.get_by_role("button", name="Show me where that is so")).to_be_visible(visible=wrong)
+        looks += wrong
+    assert looks == len(answers) - 1
