@@ -57,7 +57,7 @@ def raw(port, sent, *, seconds=60):  # where nothing is compiled yet, the first 
 def get(run, path="/", *more, host=None, method="GET", body=b""):
     host = host or f"127.0.0.1:{run.port}"
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *more]
-    if method == "POST" and not any("encoding" in line or "Content-Length" in line for line in more):
+    if method == "POST" and not any(line.startswith(("Transfer-Encoding", "Content-Length")) for line in more):
         lines.append(f"Content-Length: {len(body)}")
     return raw(run.port, "\r\n".join([*lines, "", ""]).encode() + body)
 

@@ -20,8 +20,8 @@ def test_the_last_output(lab, k, shown):
 def test_nothing_is_shown_before_a_prediction_and_it_stays_as_outlines(lab):
     page = lab("shift")
     expect(page.get_by_text("After layer normalization")).to_be_hidden()
-    page.get_by_label("prediction 1, exact value").fill("-1.3")
-    page.get_by_label("prediction 1, exact value").press("Enter")
+    page.get_by_label("output 1, exact value").fill("-1.3")
+    page.get_by_label("output 1, exact value").press("Enter")
     page.get_by_role("button", name="Commit my prediction").click()
     expect(page.get_by_text("After layer normalization")).to_be_visible()
     assert page.locator("rect.guess").count() == 4

@@ -453,3 +453,15 @@ def test_axe_finds_nothing_and_it_is_not_wider_than_a_phone(page, alone, scheme)
         found = check()
         assert found.violations_count == 0, found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_the_command_line_holds_the_files_it_is_given(tmp_path):
+    (tmp_path / "x.npy").write_bytes(npy(drawn((4, 6))))
+    (tmp_path / "bad.npy").write_bytes(npy(drawn((4, 6)))[:-1])
+    command = [sys.executable, "-m", "layernorm", "explore", "--check", "--port", "0"]
+    run = partial(subprocess.run, capture_output=True, text=True, check=False, cwd=tmp_path)
+    held = json.loads(run([*command, tmp_path / "x.npy"]).stdout.splitlines()[-1])["tensors"]
+    assert held == [{"id": "t0", "name": "x.npy", "file": "x.npy", "shape": [4, 6], "dtype": "float32", "size": 24}]
+    done = run([*command, "bad.npy"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"layernorm: bad\.npy: not read as \.npy \(shape .*\); save it again\.\n", done.stderr)

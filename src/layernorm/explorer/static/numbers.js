@@ -4,7 +4,7 @@
 
 const LN = {};
 
-// -- types: a number of each is a JavaScript number that the type can hold ---------------------------------------
+// -- types: a number of each is a JavaScript number that the type can hold --
 
 LN.TYPES = {
   float64: { digits: 53, least: -1074, most: Number.MAX_VALUE },
@@ -57,7 +57,7 @@ LN.bitsOf = (x) => {
   return sign | ((exponent + 15) << 10) | (size * 2 ** (10 - exponent) - 1024);
 };
 
-// -- sums --------------------------------------------------------------------------------------------------------
+// -- sums --
 
 /** Add numbers as if with twice the digits (Neumaier 1974); gives the sum and what rounding took from it. */
 function summed(values) {
@@ -98,7 +98,7 @@ LN.rms = (x, { eps = 1e-6, gamma = null } = {}) => {
   return x.map((v, i) => (v / root) * at(gamma, i, 1));
 };
 
-// -- norms over a tensor: {shape, values}, the last axis running fastest -----------------------------------------
+// -- norms over a tensor: {shape, values}, the last axis running fastest --
 
 /** Say to which group each value belongs: `same(index)` gives what all values of a group share. */
 LN.groups = (shape, same) => {
@@ -139,7 +139,7 @@ LN.overGroups = (values, members, { eps = 1e-5, centered = true } = {}) => {
   return out;
 };
 
-// -- the same in a narrow type, rounded after each step, as a framework that stays in the type does it ----------
+// -- the same in a narrow type, rounded after each step, as a framework that stays in the type does it --
 
 const WIDER = { float64: "float64", float32: "float32", float16: "float32", bfloat16: "float32" };
 
@@ -185,7 +185,7 @@ LN.exact = (x, { type = "float32", eps = 1e-5 } = {}) => {
   return LN.layer(held, { eps }).map((y) => LN.round(y, type));
 };
 
-// -- random numbers that a link can carry ------------------------------------------------------------------------
+// -- random numbers that a link can carry --
 
 /** Make a generator of uniform numbers in [0, 1) from a seed (mulberry32). */
 LN.uniform = (seed) => {

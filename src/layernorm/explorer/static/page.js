@@ -195,7 +195,7 @@ LN.page = (() => {
   return { start, changed, kept, keep, forget, get view() { return view; }, go: (hash) => { location.hash = hash; } };
 })();
 
-// -- the installed library, where a server stands behind the page ------------------------------------------------
+// -- the installed library, where a server stands behind the page --
 
 LN.library = (() => {
   let token = null, name = null, lost = false, why = "open the link that layernorm explore printed.";

@@ -4,7 +4,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// -- elements: text is only ever set as text ---------------------------------------------------------------------
+// -- elements: text is only ever set as text --
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -25,7 +25,7 @@ LN.id = (() => {
   return (word) => `${word}-${(count += 1)}`;
 })();
 
-// -- numbers in words --------------------------------------------------------------------------------------------
+// -- numbers in words --
 
 /** Write a number with some digits, a true minus, and signs for what is not finite. */
 LN.say = (x, digits = 5) => {
@@ -51,7 +51,7 @@ LN.py = (value) => {
   return Number.isInteger(value) && Math.abs(value) < 1e15 ? `${value}.0` : String(value);
 };
 
-// -- controls: each belongs to one key of the view's state -------------------------------------------------------
+// -- controls: each belongs to one key of the view's state --
 
 /**
  * A slider with a field for exact numbers. `scale` "log" makes the range one of exponents; `mean` says in words what
@@ -122,7 +122,7 @@ LN.numbers = (view, key, { label, least = 1, most = 12 }) => {
   return LN.el("div", { class: "numbers" }, LN.el("label", { for: id }, label), field, wrong);
 };
 
-// -- figures -----------------------------------------------------------------------------------------------------
+// -- figures --
 
 /**
  * A figure and the table that says the same. `draw()` gives SVG or HTML children for its picture, `rows()` the table:

@@ -9,7 +9,7 @@
   const brief = (v) => (Math.abs(v) > 1e-12 && Math.abs(v) < 5e-4 ? "≈ 0" : LN.say(Math.round(v * 1000) / 1000));
   const largest = (d) => d.reduce((best, v, k) => (Math.abs(v) > Math.abs(d[best]) ? k : best), 0);
 
-  // -- the axes ---------------------------------------------------------------------------------------------------
+  // -- the axes --
 
   const ticked = (s) => [0, 1, 2].filter((a) => s[AXES[a]]);
   const split = (axes) => LN.groups(SHAPE, (i) => i.map((v, a) => (axes.includes(a) ? 0 : v)));
@@ -54,7 +54,7 @@
     24: ["A pair for each number would make every output 0.", []],
   };
 
-  // -- the exports ------------------------------------------------------------------------------------------------
+  // -- the exports --
 
   const scaled = (y, gamma, beta) => y.map((v, k) => v * gamma[k % 4] + beta[k % 4]);
   // each gives the outputs that an export with this fault has
@@ -100,7 +100,7 @@
   const cause = (s) => (KEYS.includes(s.cause) ? s.cause : null);
   const ran = (s) => cause(s) !== null && tried(s).includes(cause(s));
 
-  // -- what is shown ----------------------------------------------------------------------------------------------
+  // -- what is shown --
 
   const grid = (view, options) => LN.heads(view, LN.grid(view, {
     rows: () => 6, columns: () => 4, head: (i) => TOKENS[i], ...options,

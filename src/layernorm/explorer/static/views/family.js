@@ -31,7 +31,7 @@
   const same = (d) => d < 1e-4;
   const measure = (x, norm) => Object.fromEntries(Object.entries(TRIES).map(([key, [, change]]) => [key, change((...a) => normed(norm, ...a), x)]));
 
-  // -- the shape of a distribution ---------------------------------------------------------------------------
+  // -- the shape of a distribution --
 
   const sample = (seed) => { const next = LN.uniform(seed); return Array.from({ length: 2000 }, () => -Math.log(1 - next())); };
   const skew = (x) => { const { variance, centered } = LN.moments(x); return LN.sum(centered.map((d) => d ** 3)) / x.length / variance ** 1.5; };
@@ -64,7 +64,7 @@
     });
     const histogram = (caption, values) => LN.figure(view, {
       caption: () => `${caption}: skew ${LN.say(skew(values()), 6)}`,
-      draw: () => LN.bars(counts(values()), { low: -20, high: 1000, width: 420, colour: "a" }),
+      draw: () => LN.bars(counts(values()), { low: -60, high: 1100, colour: "a" }),
       rows: () => [["bin", "how many"], ...counts(values()).map((n, i) => [i + 1, n])],
     });
     const numbers = () => sample(view.state.seed), normal = () => LN.layer(sample(view.state.seed));

@@ -11,7 +11,7 @@
   /** The first example of a batch, normalized in its company. */
   const norm = (name, x) => { const shape = [x.length / 12, 3, 4]; return LN.overGroups(x, LN.groups(shape, LN.SHARED[name](shape)).members).slice(0, 12); };
 
-  // -- the questions: a key is computed when asked for; ways are [value, text, what it believes, where to see] --------
+  // -- the questions: a key is computed when asked for; ways are [value, text, what it believes, where to see] --
 
   const typed = (name, x, ask, options = {}, show = to("recipe", { x }), slips = []) => ({
     name, x, ask, options, show, kind: "typed", key: () => layer(x, options),
@@ -70,7 +70,7 @@
     ];
   };
 
-  // -- reading an answer -------------------------------------------------------------------------------------------
+  // -- reading an answer --
 
   const mix = (list, seed) => { const next = LN.uniform(seed); return list.map((v) => [next(), v]).sort(([a], [b]) => a - b).map(([, v]) => v); };
   let held = {};
@@ -92,7 +92,7 @@
     return [q.kind === "order" ? `So it comes out as ${row(y)}: γ and β come after the norm.` : q.slips.find(([slip]) => near(y, slip))?.[1] ?? `Off by up to ${LN.say(apart(y, q.key()), 2)}: mean, differences, spread, quotients.`, q.show];
   };
 
-  // -- the list for tomorrow, in this browser alone ------------------------------------------------------------------
+  // -- the list for tomorrow, in this browser alone --
 
   const day = (later = 0) => new Date(Date.now() + later * 864e5).toISOString().slice(0, 10);
   const due = () => { try { return { ...JSON.parse(LN.page.kept("again")) }; } catch { return {}; } };

@@ -15,7 +15,7 @@
   };
   const KEYS = Object.keys(NORMS);
 
-  // -- what is computed: every count below compares outputs before and after, none is known beforehand -----------
+  // -- what is computed: every count below compares outputs before and after, none is known beforehand --
 
   const known = ({ norm }) => (Object.hasOwn(NORMS, norm) ? norm : "layer");
   const place = ([e = 0, t = 0, f = 0]) => [e, t, f].map((v, a) => Math.min(Math.max(Math.trunc(v), 0), SHAPE[a] - 1));

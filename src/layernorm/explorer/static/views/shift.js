@@ -44,7 +44,9 @@
       rows: () => [["number", "predicted"], ...view.state.guess.map((v, i) => [i + 1, v])],
     });
     drag(guessed, view);
-    const slides = TOKEN.map((_, i) => guess(view, i));
+    const slides = TOKEN.map((_, i) => LN.slider(LN.entry(view, "guess", i), "v", {
+      label: `output ${i + 1}`, min: -2.2, max: 2.2, step: 0.05, mean: () => `predicted for ${20 * (i + 1)}`,
+    }));
     const commit = LN.button("Commit my prediction", () => view.set({ done: "committed", k: 10, c: 0 }), { class: "main" });
     const pass = LN.button("Show me (not tried)", () => view.set({ done: "passed", k: 10, c: 0 }));
     const again = LN.button("Predict again", () => view.set({ done: null }));
@@ -83,19 +85,6 @@
     });
     return [asked, shown];
   };
-
-  function guess(view, i) {
-    const id = LN.id("guess"), words = LN.el("output", { for: id, class: "mean", hidden: true });
-    const put = (v) => view.set({ guess: view.state.guess.map((g, j) => (i === j ? v : g)) });
-    const range = LN.el("input", { type: "range", id, min: -2.2, max: 2.2, step: 0.05, oninput: () => put(Number(range.value)) });
-    const field = LN.el("input", { type: "number", step: "any", "aria-label": `prediction ${i + 1}, exact value`, onchange: () => put(Number(field.value)) });
-    view.ondraw((s) => {
-      range.value = s.guess[i];
-      if (document.activeElement !== field) field.value = s.guess[i];
-      range.setAttribute("aria-valuetext", `${LN.say(s.guess[i])}; predicted for output ${i + 1}`);
-    });
-    return LN.el("div", { class: "slider" }, LN.el("label", { for: id }, `output ${i + 1}`), range, field, words);
-  }
 
   /** Let the bars of a prediction be drawn with a pointer. */
   function drag(figure, view) {

@@ -21,7 +21,7 @@
   const some = (count, most, start = 0) => Array.from({ length: Math.min(count, most) }, (_, k) => start + (count <= most ? k : Math.floor((k * count) / most)));
   const between = (v, low, high) => Math.min(Math.max(v, low), high);
 
-  // -- an array of this page: what the server computes for those that it holds ---------------------------------------
+  // -- an array of this page: what the server computes for those that it holds --
 
   function look({ values, shape, dtype }, { eps, token, feature, whole }) {
     const columns = shape.at(-1), rows = values.length / columns || 0, said = { shape, dtype, size: values.length, rows, columns };
@@ -61,7 +61,7 @@
     return { values: Float64Array.from({ length }, (_, k) => read(begin + k * width)), shape, dtype: `float${8 * width}` };
   }
 
-  // -- the arrays of the server --------------------------------------------------------------------------------------
+  // -- the arrays of the server --
 
   let held = null, asked = "", listed = false, said = "";
   const ODD = { nan: NaN, inf: Infinity, "-inf": -Infinity };
@@ -109,7 +109,7 @@
     } catch (error) { said = error.message; redraw(view); }
   }
 
-  // -- what is shown -------------------------------------------------------------------------------------------------
+  // -- what is shown --
 
   const open = (s) => s.done !== null && held !== null && held.size > 0;
   const type = () => (held.dtype in LN.TYPES ? held.dtype : "float64");
