@@ -35,7 +35,7 @@ const asked = (seed) => {
       ["ones", "ones: all are the same size", "The mean is taken off first, and nothing is left.", to("recipe", { x: equal })],
     ], () => `0 / √(0 + ε): ${row(layer(equal))}. Then the output is just β.`, equal),
     pick("the other token", "Two tokens sit in the same batch. Does the normalized value of token 1 depend on token 2?", () => yes(by("layer", other)), [
-      ["no", "no"], ["yes", "yes: it normalizes columns, over the batch", "That is batch norm.", poke("batch")], ["train", "only in training", "Batch norm is what differs there.", batch],
+      ["no", "no"], ["yes", "yes: it normalizes columns, over the batch", "That is batch norm.", poke("batch")],
     ], () => `With others beside it, it changes by ${three(by("layer", other))}; with batch norm by up to ${three(by("batch", other))}.`),
     typed("γ and β", ONE, "Training has set γ = [2, 2, 2, 2] and β = [1, 1, 1, 1]. What does the token [2, 4, 6, 8] become?", both, to("affine", { x: ONE, ...both }), [[layer(ONE), "γ and β are still to come."], [times(plus(layer(ONE), 1), 2), "γ does not multiply β."]]),
     typed("ten times", times(ONE, 10), "[2, 4, 6, 8] gives [−1.342, −0.447, 0.447, 1.342]. And [20, 40, 60, 80]?", {}, to("shift", { k: 10 }), [[times(layer(ONE), 10), "A larger token gives no larger output: the spread grew too."]]),
@@ -44,15 +44,15 @@ const asked = (seed) => {
     ], () => `The differences stay ${row(off(plus(ONE, 100)))}, and the outputs ${row(layer(plus(ONE, 100)))}.`, plus(ONE, 100)),
     pick("k and c", "Does any of these change visibly what comes out for k × [2, 4, 6, 8] + c?", () => String([-1, 7.5, 0.25].filter((k) => !near(layer(times(ONE, k)), layer(ONE), 1e-4))), [
       ["-1", "k = −1"], ["10", "c = 10", "An offset moves the mean as far.", to("shift", { c: 10 })], ["7.5", "k = 7.5", "The spread grows with k.", to("shift", { k: 7.5 })], ["none", "none: a negative k does nothing either", "It turns the outputs over.", to("shift", { k: -1 })],
-    ], () => `k = −1 gives ${row(layer(times(ONE, -1)))}: a spread is never negative. (k = 0 gives zeros; a tiny k meets ε.)`, times(ONE, -1)),
+    ], () => `k = −1 gives ${row(layer(times(ONE, -1)))}: a spread is never negative. (So change k = 0, to zeros, and a tiny k.)`, times(ONE, -1)),
     pick("the final mean", "After normalization, a vector is multiplied by γ = 2 and shifted by β = 1. Must its final mean remain zero?", () => three(mean(doubled)), [
-      ["1", "no: it becomes 1"], ["0", "yes: normalized numbers have mean 0", "Until β is added.", to("affine", { gamma: [2, 2, 2], beta: [1, 1, 1] })], ["2", "no: it becomes 2", "γ times 0 is 0.", to("affine", { gamma: [2, 2, 2] })],
+      ["1", "no: it becomes 1"], ["0", "yes: normalized numbers have mean 0", "Until β is added.", to("affine", { gamma: [2, 2, 2], beta: [1, 1, 1] })],
     ], () => `[1, 3, 5] becomes ${row(doubled)}, of mean ${three(mean(doubled))}.`, [1, 3, 5]),
     pick("a large batch", "Does layer norm require a large batch?", () => yes(by("layer", alone)), [
       ["no", "no: one example is enough"], ["yes", "yes: it averages over the batch", "That is batch norm.", batch], ["two", "two, or the spread is 0", "The spread is that of one token's features.", poke("layer")],
     ], () => `Alone, an example changes by ${three(by("layer", alone))}; with batch norm by up to ${three(by("batch", alone))}.`),
     pick("in use", "Does it behave differently at prediction time?", () => yes(by("layer", x) + by("layer", other)), [
-      ["no", "no: it uses the token at hand"], ["yes", "yes: it uses averages from training", "That is batch norm; layer norm is not batch norm in use.", batch], ["small", "yes, in a smaller batch", "The batch does not matter.", poke("layer")],
+      ["no", "no: it uses the token at hand"], ["yes", "yes: it uses averages from training", "That is batch norm; layer norm is not batch norm in use.", batch],
     ], () => `It keeps nothing: ${row(x.slice(0, 4))} gives ${row(plain.slice(0, 4))} each time.`, x.slice(0, 4)),
     pick("without γ and β", "Are γ and β always present?", () => yes(apart(layer(ONE), layer(ONE, { gamma: [1], beta: [0] }))), [
       ["no", "no: they may be left out"], ["mean", "yes: β makes the mean 0", "β moves it away from 0.", to("affine", { beta: [1, 1, 1] })], ["std", "yes: γ makes the spread 1", "γ may make it anything.", to("affine", { gamma: [2, 2, 2] })],
@@ -80,7 +80,7 @@ const entries = (s, q) => s.tried.map((t) => t.split("|")).filter(([name]) => na
 const status = (s, q) => ["shown", "right", "miss"].find((kind) => entries(s, q).some((e) => e.kind === kind)) ?? "none";
 const parsed = (text) => text.replaceAll("−", "-").split(/[\s,;[\]]+/).filter(Boolean).map(Number);
 const order = (said) => (/^(?!.*(\d).*\1)[0-3](\.[0-3]){3}$/.test(said) ? said.split(".").map(Number) : [3, 1, 0, 2]);
-const wanting = (q) => `${q.x.length} numbers with commas between, such as ${row([-1.25, 0, 1.25, 2].slice(0, q.x.length)).slice(1, -1)}`;
+const wanting = (q) => `${q.x.length} numbers with commas between, such as −1.25, 0`;
 const flaw = (q, said) => (q.kind !== "typed" ? (said === "" && "Pick one first, or ask to be shown.") : (parsed(said).length !== q.x.length || !parsed(said).every(Number.isFinite)) && `Write ${wanting(q)}.`);
 
 /** Look at an answer: nothing if it is right, or else [what it believes, where to see]. */
@@ -185,7 +185,7 @@ LN.view({
   build,
   notice: ({ state: s }) => `Question ${place(s) + 1}, ${now(s).name}: ${ICONS[status(s, now(s))].slice(2)}. ${all(s).filter((q) => status(s, q) === "none").length} of ${all(s).length} not looked at yet.`,
   code: ({ state: s }) => {
-    const { x, options = {} } = now(s), given = Object.entries(options).map(([k, v]) => `, ${k}=${LN.py(v)}`).join("");
+    const { x, options = {} } = now(s), given = Object.keys(options).map((k) => `, ${k}=${LN.py(options[k])}`).join("");
     return `import layernorm as ln\n\nx = ${LN.py(x)}\n${["right", "shown"].includes(status(s, now(s))) ? `print(ln.layer_norm(x${given}))` : "print(x)  # once answered, this prints what comes out"}\n`;
   },
   calls: ({ state: s }) => { const { x, options = {} } = now(s); return [{ call: "layer_norm", x, options, expected: layer(x, options) }]; },
