@@ -51,6 +51,12 @@ LN.py = (value) => {
   return Number.isInteger(value) && Math.abs(value) < 1e15 ? `${value}.0` : String(value);
 };
 
+/** What every snippet begins with. */
+LN.HEAD = "import numpy as np\nimport layernorm as ln\n\n";
+
+/** What there is to notice before an answer. */
+LN.WAIT = "Nothing is shown until you have answered; “Show me” costs nothing.";
+
 // -- controls: each belongs to one key of the view's state --
 
 /**

@@ -63,12 +63,12 @@ LN.view({
   build,
   notice: ({ state: raw }) => {
     const s = { ...raw, gamma: fit(raw.gamma, raw.x.length, 1), beta: fit(raw.beta, raw.x.length, 0) };
-    if (s.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     const y = out(s), { mean, variance } = LN.moments(y), dead = s.gamma.flatMap((g, i) => (g === 0 ? [i + 1] : []));
     const flat = LN.moments(s.x).variance === 0 ? " All numbers of the token are equal, so every output is its β." : "";
     return `The outputs are ${LN.row(y, 6)}: mean ${LN.say(mean, 5)}, spread ${LN.say(Math.sqrt(variance), 5)}.${dead.length ? ` Feature ${dead.join(" and ")} is β alone: γ = 0 lets nothing of the token through.` : ""}${flat}`;
   },
-  code: ({ state: s }) => `import numpy as np\nimport layernorm as ln\n\nx = np.array(${LN.py(s.x)})\nprint(ln.layer_norm(x, gamma=np.array(${LN.py(s.gamma)}), beta=np.array(${LN.py(s.beta)})).round(5))\n`,
+  code: ({ state: s }) => `${LN.HEAD}x = np.array(${LN.py(s.x)})\nprint(ln.layer_norm(x, gamma=np.array(${LN.py(s.gamma)}), beta=np.array(${LN.py(s.beta)})).round(5))\n`,
   calls: ({ state: s }) => [{ call: "layer_norm", x: s.x, options: { gamma: s.gamma, beta: s.beta }, expected: out(s) }],
   because: "γ and β act feature by feature after the statistics are used up. So they may give a token any mean and spread again, and a following linear layer can take them into its own weights.",
 });

@@ -246,7 +246,7 @@ LN.view({
       const e = evidence(s), d = apart(e.exported, e.original), k = largest(d), done = tried(s).length;
       return `Both outputs have the shape (2, 3, 4); the export is up to ${LN.say(Math.abs(d[k]), 3)} off, at ${named(k)}. ${solved(s) ? `Found, with ${done} ${done === 1 ? "hypothesis" : "hypotheses"} run.` : `${done} of ${KEYS.length} hypotheses run.`}`;
     }
-    if (s.done === null) return "Nothing is shown until you have predicted; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     const axes = ticked(s), { members } = split(axes), x = LN.small(s.seed), d = apart(over(x, axes), over(x, [2]));
     const mixes = axes.includes(0) ? "Examples share a mean, so an output depends on who else is in the batch." : axes.includes(1) ? "Tokens share a mean, so a token's output depends on its neighbours, and padding counts." : "No output depends on another token or example.";
     return `Averaging over ${axes.length > 1 ? "the axes " : axes.length ? "the axis " : ""}${spoken(axes)} makes ${members.length} ${members.length === 1 ? "group" : "groups"} of ${members[0].length}. ${mixes} ${Math.abs(d[largest(d)]) > 0 ? "The shape of the output is the same as that of a transformer's layer norm; the values are not." : ""}`.trim();

@@ -139,7 +139,7 @@ function build(view) {
 }
 
 const notice = ({ state }) => {
-  if (state.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
+  if (state.done === null) return LN.WAIT;
   const m = measured(state), { s } = m, say = (kind) => LN.say(ended(m, kind), 3);
   if (s.back) return `Going back, the gradient is ${say("residual")} times as large at the first layer of the residual stack, ${say("none")} times in the plain one, ${say("pre")} times with pre-norm and ${say("post")} times with post-norm.`;
   const plain = s.gain === 1 ? "stays near its size only because g is exactly 1" : s.gain < 1 ? "has all but vanished" : "has exploded";

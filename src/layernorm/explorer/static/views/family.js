@@ -101,14 +101,14 @@ LN.view({
   start: { norm: "layer", seed: 1, answer: "", done: null },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     const found = measure(drawn(s.seed), s.norm), undone = Object.entries(TRIES).filter(([key]) => same(found[key])).map(([, [words]]) => words);
     const kept = Object.entries(TRIES).filter(([key]) => !same(found[key])).map(([key, [words]]) => `${words} (${LN.say(found[key], 3)})`);
     return `${NORMS[s.norm]}: nothing changes with ${undone.join("; ") || "none of these"}. ${kept.length ? `The outputs change with ${kept.join("; ")}.` : ""} And the skew of a long token is ${LN.say(skew(sample(s.seed)), 6)} before and ${LN.say(skew(LN.layer(sample(s.seed))), 6)} after: no norm makes a bell curve.`;
   },
   code: ({ state: s }) => {
     const [call, options] = CALLS[s.norm];
-    return `import numpy as np\nimport layernorm as ln\n\nx = np.array(${LN.py(nested(drawn(s.seed)))})\nprint(ln.${call}(x${spelled(options)}).round(3))\n`;
+    return `${LN.HEAD}x = np.array(${LN.py(nested(drawn(s.seed)))})\nprint(ln.${call}(x${spelled(options)}).round(3))\n`;
   },
   calls: ({ state: s }) => {
     const [call, options] = CALLS[s.norm];

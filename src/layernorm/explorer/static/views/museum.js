@@ -165,7 +165,7 @@ LN.view({
   },
   code: ({ state: s }) => {
     const e = of(s), x = e.x.map((v) => LN.round(v, e.type));
-    return `import numpy as np\nimport layernorm as ln\n\nnp.seterr(all="ignore")\nx = np.array(${LN.py(x)}, np.${e.type})\n${e.code ?? `print((x - x.mean()) / np.sqrt(x.var() + x.dtype.type(${LN.py(e.eps)})))`}\nprint(ln.layer_norm(x, eps=${LN.py(e.eps)}))\n`;
+    return `${LN.HEAD}np.seterr(all="ignore")\nx = np.array(${LN.py(x)}, np.${e.type})\n${e.code ?? `print((x - x.mean()) / np.sqrt(x.var() + x.dtype.type(${LN.py(e.eps)})))`}\nprint(ln.layer_norm(x, eps=${LN.py(e.eps)}))\n`;
   },
   calls: ({ state: s }) => { const e = of(s); return [{ call: "layer_norm", x: e.x.map((v) => LN.round(v, e.type)), options: { eps: e.eps }, expected: LN.exact(e.x, e), type: e.type }]; },
   because: "Three things go wrong again and again: an ε that a type cannot hold, a variance taken as the difference of two large numbers, and an ε that two programs do not share. Tests with ordinary rows find none of them: they need constant rows, rows far from zero, and rows with a small spread.",

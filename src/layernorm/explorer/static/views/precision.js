@@ -178,7 +178,7 @@ const build = (view) => {
 };
 
 const notice = ({ state: s }) => {
-  if (s.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
+  if (s.done === null) return LN.WAIT;
   const x = asked(s), n = narrow(s), y = ours(s), d = farthest(n.y, LN.layer(n.held, s));
   if (!finite(n.held)) return `${LN.say(Math.max(...x), 6)} is more than ${LN.say(LN.TYPES[s.type].most, 6)}, the largest ${s.type}; it is stored as infinity, and no way to a variance helps.`;
   const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${whole(s.c)} are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${all(n.held)}. No arithmetic brings back what was not stored.`;

@@ -96,7 +96,7 @@ LN.view({
   build,
   notice: ({ state: s }) => {
     const { mean, variance, root, y } = steps(s);
-    if (s.done === null) return "Nothing is shown until you have answered; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     if (variance === 0) return `All numbers are equal: the differences are 0, and ${s.eps > 0 ? `ε keeps √(0 + ε) = ${LN.say(root, 4)} from being 0, so every output is β = ${LN.say(s.beta)}` : "without ε this would be 0 / 0"}.`;
     const small = s.eps > 0.01 * variance ? ` ε is ${LN.say((100 * s.eps) / (variance + s.eps), 3)} % of what stands below the root, and the outputs are smaller for it.` : "";
     return `The mean is ${LN.say(mean, 6)} and the variance ${LN.say(variance, 6)} (it divides by ${s.x.length}, not by ${s.x.length - 1}); the outputs are ${LN.row(y, 6)}.${small}`;

@@ -148,7 +148,7 @@ LN.view({
   start: { norm: "layer", cell: [0, 1, 2], at: [0, 1, 2], by: 3, turned: false, seed: 1, picks: "", tried: [""], done: null },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return "Nothing is shown until you have marked something; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     const norm = known(s), { name, group } = NORMS[norm], moved = changed(norm, s), { of, members } = groups(norm), whole = members[of[number(s.cell)]].length;
     if (s.by === 0) return "Nothing was added to the number, so no output changes.";
     const turned = s.turned ? " The picture is turned and the group is not: a token is now a column, and the same numbers belong together. Row and column are ways to draw." : "";
@@ -158,7 +158,7 @@ LN.view({
   },
   code: ({ state: s }) => {
     const cell = place(s.cell).join(", ");
-    return `import numpy as np\nimport layernorm as ln\n\nx = np.array(${LN.py(LN.nested(LN.small(s.seed), SHAPE))})\nbefore = ${NORMS[known(s)].code}\nx[${cell}] += ${LN.py(s.by)}\nafter = ${NORMS[known(s)].code}\nprint(np.round(after, 3))\nprint((before != after).sum(), "of", x.size, "outputs changed")\n`;
+    return `${LN.HEAD}x = np.array(${LN.py(LN.nested(LN.small(s.seed), SHAPE))})\nbefore = ${NORMS[known(s)].code}\nx[${cell}] += ${LN.py(s.by)}\nafter = ${NORMS[known(s)].code}\nprint(np.round(after, 3))\nprint((before != after).sum(), "of", x.size, "outputs changed")\n`;
   },
   calls: ({ state: s }) => {
     const norm = known(s), { call, options } = NORMS[norm];

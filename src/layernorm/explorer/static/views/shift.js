@@ -105,7 +105,7 @@ LN.view({
   start: { k: 1, c: 0, log: false, low: false, guess: [0, 0, 0, 0], done: null, found: [""] },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return "Nothing is shown until you have predicted; “Show me” costs nothing.";
+    if (s.done === null) return LN.WAIT;
     const { variance } = LN.moments(before(s)), d = change(s), spread = Math.sqrt(variance);
     if (s.low && d > 0.01) return `In 16 bits the numbers near ${LN.say(s.c, 4)} stand ${LN.say(2 ** (Math.floor(Math.log2(Math.abs(s.c || 1))) - 10), 3)} apart, and the mean is rounded to one of them: the outputs are ${LN.row(after(s), 4)}. An offset is undone exactly only in exact arithmetic.`;
     if (s.k === 0) return "All four numbers are equal, the spread is 0, and every output is 0: ε alone stands below the root, and 0 / √ε is 0.";
@@ -113,7 +113,7 @@ LN.view({
     if (d < 1e-4) return `The outputs change by ${LN.say(d, 2)}, too little to see: the spread is ${LN.say(spread, 3)}, far above √ε = 0.00316, and so k cancels.`;
     return `The spread is ${LN.say(spread, 3)} and √ε is 0.00316: ε is ${LN.say((100e-5) / (variance + 1e-5), 3)} % of what stands below the root, and the outputs shrink to ${LN.row(after(s), 4)}.`;
   },
-  code: ({ state: s }) => `import numpy as np\nimport layernorm as ln\n\nx = ${LN.py(s.k)} * np.array([2.0, 4.0, 6.0, 8.0]) + ${LN.py(s.c)}\nprint(ln.layer_norm(x${s.low ? '.astype("float16")' : ""}))\n`,
+  code: ({ state: s }) => `${LN.HEAD}x = ${LN.py(s.k)} * np.array([2.0, 4.0, 6.0, 8.0]) + ${LN.py(s.c)}\nprint(ln.layer_norm(x${s.low ? '.astype("float16")' : ""}))\n`,
   calls: ({ state: s }) => [{ call: "layer_norm", x: before(s), options: {}, expected: s.low ? LN.exact(before(s), { type: "float16" }) : LN.layer(before(s)), type: s.low ? "float16" : "float64" }],
   because: "The mean moves with an offset, so x − mean does not notice it. The spread grows with |k|, so dividing by it takes |k| away, as long as ε is small beside the variance. What is left of k is its sign.",
 });

@@ -248,7 +248,7 @@ function listing(view, kind) {
 }
 
 const notice = ({ state: s }) => {
-  if (!open(s)) return s.done === null ? "Nothing is shown until you have predicted; “Show me” costs nothing." : "No array is open.";
+  if (!open(s)) return s.done === null ? LN.WAIT : "No array is open.";
   const x = held.token.x, name = label(held.token.at), [mean, sd] = deviation(x), after = LN.say(deviation(held.token.y)[1], 5), edge = 10 * Math.sqrt(s.eps);
   const reach = Math.max(...x.map((v) => Math.abs(v - mean)));
   if (!x.every(Number.isFinite)) return `${name} holds ${x.some(Number.isNaN) ? "NaN" : "infinity"}: its mean is no number, and so is none of its ${LN.say(held.columns)} outputs. The other tokens keep theirs, for each is normalized on its own.`;
