@@ -66,6 +66,7 @@ class Scope:
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}
         self._fixed: set[str] = set()
+        self._dims: dict[str, Dims | None] = {}
         for index, node in enumerate(graph.nodes):
             self.maker.update((name, index) for name in node.outputs if name)
             for name in dict.fromkeys(node.inputs):
@@ -105,6 +106,11 @@ class Scope:
 
     def dims(self, name: str) -> Dims | None:
         """Give a value's shape; where the file is silent, what its maker suggests, which may be wrong."""
+        if name not in self._dims:
+            self._dims[name] = self._suggested(name)
+        return self._dims[name]
+
+    def _suggested(self, name: str) -> Dims | None:
         for _ in range(MOST_CANDIDATES):
             said = self.graph.about(name)[1]
             node = self.made_by(name)

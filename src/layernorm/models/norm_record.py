@@ -65,7 +65,7 @@ class NormRecord:
     """The name of the value that holds the result, where there is a graph."""
     input: str = ""
     node: str = ""
-    """Its name by its node alone, where there is a graph; of norms that share their parameters the later ones' name."""
+    """What its node, or the module of its nodes, is called: the name of one that shares another's parameters."""
 
 
 @dataclass(frozen=True)

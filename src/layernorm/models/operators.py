@@ -260,7 +260,7 @@ class _Reading:
         return NormRecord(
             name=name_of(stored, node.name, f"{spec.kind}@{node.where}"), where=_where(node), form=form, spec=spec,
             evidence=self.evidence, dtype=self.dtype, size=self.size(), output=self.result, input=self.normalized,
-            scale=scale, shift=shift, mean=mean, variance=variance, node=node.name or f"{spec.kind}@{node.where}",
+            scale=scale, shift=shift, mean=mean, variance=variance, node=node.name,
         )  # fmt: skip
 
 

@@ -315,7 +315,7 @@ def _record_of(scope: Scope, cone: Cone, found: Fit, nodes: list[Node]) -> NormR
         form="function" if any(n.function for n in nodes) else "decomposed", spec=spec, evidence=evidence,
         dtype=scope.dtype(cone.root), size=_size(scope, cone, found),
         scale=scale, shift=shift, output=_after(scope, found.output), input=cone.root,
-        node=_name((), nodes, spec, _position(scope, nodes)),
+        node=_module(nodes),
     )  # fmt: skip
 
 
@@ -471,7 +471,10 @@ def _position(scope: Scope, nodes: list[Node]) -> str:
 
 def _name(parameters: Iterable[Parameter | None], nodes: Iterable[Node], spec: NormSpec, position: str) -> str:
     """Name a norm after its parameters, else after the module that its nodes name, else what and where it is."""
+    return name_of([p.name for p in parameters if p is not None], _module(nodes), f"{spec.kind}@{position}")
+
+
+def _module(nodes: Iterable[Node]) -> str:
     names = [n.name for n in nodes if n.name]
     shared = zip(*(name.split("/")[:-1] for name in names), strict=False)
-    module = "/".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, shared)).strip("/")
-    return name_of([p.name for p in parameters if p is not None], module, f"{spec.kind}@{position}")
+    return "/".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, shared)).strip("/")
