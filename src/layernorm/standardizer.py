@@ -74,9 +74,9 @@ class Standardizer:
         return self._learn(self._moments.merge(_moments(self._fitted(X))))
 
     def transform(self, X: ArrayLike) -> Array:
-        """Give (X - mean_) / scale_ in X's type, or in float64 for booleans and integers.
+        """Give (X - `mean_`) / `scale_` in X's type, or in float64 for booleans and integers.
 
-        It is computed in float64 and rounded once; an infinity comes out where X - mean_ exceeds float64.
+        It is computed in float64 and rounded once; an infinity comes out where X - `mean_` exceeds float64.
 
         Raises:
             ArgumentError: nothing was fitted, or X is not two-dimensional or has more or fewer columns.
@@ -106,7 +106,7 @@ class Standardizer:
         return self.fit(X).transform(X)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """Give X · scale_ + mean_, the data before `transform`, in X's type; errors are those of `transform`.
+        """Give X · `scale_` + `mean_`, the data before `transform`, in X's type; errors are those of `transform`.
 
         >>> Standardizer().fit([[1.0], [3.0]]).inverse_transform([[0.0], [3.0]])
         array([[2.],

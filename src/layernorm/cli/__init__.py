@@ -19,6 +19,7 @@ from layernorm import __version__
 from layernorm.cli.compare import compare
 from layernorm.cli.conform import conform
 from layernorm.cli.explain import explain
+from layernorm.cli.explore import explore
 from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
 from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
@@ -39,6 +40,7 @@ app.command()(compare)
 app.command()(infer)
 app.command()(conform)
 app.command()(explain)
+app.command()(explore)
 
 
 def _version(wanted: bool) -> None:

@@ -32,7 +32,7 @@ class Moments:
         sum = sum_a + sum_b        M2 = M2_a + M2_b + δ² n_a n_b / n
 
     Both are pairs of float64, and each column carries a power of two. So for finite data, from subnormals to
-    the largest float64, `mean` is within 1 ulp of max(|mean|, std) and `std()` within 2 ulp of itself,
+    the largest float64, `mean` is within 1 ulp of `max(|mean|, std)` and `std()` within 2 ulp of itself,
     however the data were split and merged; M2 is zero exactly where all values are equal. `m2` and
     `variance()` overflow or underflow where the square does. NaN or infinity stays in its column: the mean
     is what plain summation gives, the rest is NaN.
