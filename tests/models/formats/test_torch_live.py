@@ -434,7 +434,7 @@ def test_what_only_looks_like_a_module_is_no_model():
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_a_path_that_no_file_can_have_is_a_sentence(name):
-    with pytest.raises(ln.LayerNormError, match="no file can bear this name; pass") as caught:
+    with pytest.raises(ln.LayerNormError, match=r"no file can have this name \(.*\); pass a path") as caught:
         ln.inspect(name)
     str(caught.value).encode()
 
