@@ -103,3 +103,46 @@ def test_what_is_no_card_is_refused(tmp_path, seen):
     form["norms"][0]["form"] = "loose"
     with pytest.raises(FileError, match="'loose' is not one of fused"):
         inspect(card(tmp_path, form))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "numbers", "said"),
+    [(float("nan"), {}, "NaN is no number of JSON"), (["file"], {}, "is not one of"), ("hearsay", {}, "is not one of"),
+     ("default", {"a": {"b": 1}}, "a number of a finding is")],
+)  # fmt: skip
+def test_evidence_and_numbers_of_another_kind_are_refused(tmp_path, seen, evidence, numbers, said):
+    """A source that was NaN was read, and ended in a traceback where it was to be written."""
+    document = copy.deepcopy(seen.document(values=True))
+    document["norms"][0]["evidence"]["axes"]["source"] = evidence
+    document["risks"] = [
+        {
+            "code": "eps-zero",
+            "severity": "info",
+            "a": "0",
+            "b": None,
+            "numbers": numbers,
+            "sentence": "s",
+            "remedy": None,
+        }
+    ]
+    with pytest.raises(FileError, match=said):
+        inspect(card(tmp_path, document))
+
+
+def test_numbers_beyond_float64_are_written_as_words(tmp_path, seen):
+    document = seen.document(values=True)
+    document["risks"] = [
+        {
+            "code": "eps-zero",
+            "severity": "info",
+            "a": "0",
+            "b": None,
+            "numbers": {"a": [1, 0]},
+            "sentence": "s",
+            "remedy": None,
+        }
+    ]
+    text = json.dumps(document).replace("[1, 0]", "[1e999, null]")
+    assert json.loads(json.dumps(inspect(card(tmp_path, text)).document(), allow_nan=False))["risks"][0]["numbers"] == {
+        "a": ["inf", None]
+    }

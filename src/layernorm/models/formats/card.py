@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.model_file import ModelFile, Tensor
-from layernorm.models.norm_record import Evidence, Finding, Form, Found, NormRecord, Placement, Severity, Unidentified
+from layernorm.models.norm_record import (
+    Evidence,
+    Finding,
+    Form,
+    Found,
+    NormRecord,
+    Placement,
+    Severity,
+    Source,
+    Unidentified,
+)
 from layernorm.spec.errors import FileError, SpecError
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
@@ -37,7 +47,7 @@ def read(path: Path) -> ModelFile:
         FileError: it is cut off, or is no such document.
     """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         if said["schema"] != SCHEMA:
             raise ValueError(f"its schema is {said['schema']!r}")
         norms = [_record(norm, path) for norm in said["norms"]]
@@ -57,7 +67,10 @@ def _record(said: dict[str, Any], path: Path) -> NormRecord:
     size = said["size"]
     if size != "unknown" and (type(size) is not int or size < 0):
         raise ValueError(f"a size is {size!r}")
-    evidence = {str(name): Evidence(found["source"], str(found["detail"])) for name, found in said["evidence"].items()}
+    evidence = {
+        str(name): Evidence(_one_of(found["source"], Source), str(found["detail"]))
+        for name, found in said["evidence"].items()
+    }
     scale, shift, mean, variance = (_tensor(said[role], path) for role in ("scale", "shift", "mean", "variance"))
     form, placement = _one_of(said["form"], Form), _one_of(said["placement"], Placement)
     return NormRecord(
@@ -99,7 +112,21 @@ def _finding(said: dict[str, Any]) -> Finding:
     remedy = None if said["remedy"] is None else str(said["remedy"])
     severity = _one_of(said["severity"], Severity)
     a = None if said["a"] is None else str(said["a"])
-    return Finding(str(said["code"]), severity, a, str(said["sentence"]), remedy, dict(said["numbers"]))
+    numbers = {str(name): _number(value) for name, value in said["numbers"].items()}
+    return Finding(str(said["code"]), severity, a, str(said["sentence"]), remedy, numbers)
+
+
+def _number(said: Any) -> Any:
+    """Take what a finding's number may be: a number, a text, nothing, or a list of these."""
+    if isinstance(said, list):
+        return [_number(value) for value in said]
+    if said is not None and not isinstance(said, (str, int, float)):
+        raise ValueError(f"a number of a finding is {said!r}")
+    return said
+
+
+def _no_number(said: str) -> None:
+    raise ValueError(f"{said} is no number of JSON")
 
 
 def _one_of(said: Any, words: Any) -> Any:
