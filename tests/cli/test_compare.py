@@ -285,6 +285,15 @@ def test_arrays_larger_than_memory_and_a_map_with_a_mark_of_its_order(tmp_path, 
     assert said(capsys, a, a, "--map", tmp_path / "map.json", "--json")[0] == 0
 
 
+def test_a_map_that_names_a_norm_twice_is_refused(tmp_path, capsys):
+    a = two_norms(tmp_path, "a")
+    for text in ('{"first": "first", "first": "second"}', '[{"first": 1, "first": 2}]'):
+        (tmp_path / "map.json").write_text(text, encoding="utf-8")
+        status, text = said(capsys, a, a, "--map", tmp_path / "map.json", "--json")
+        assert status == 2
+        assert "'first' stands in it twice" in json.loads(text)["error"]["sentence"]
+
+
 def test_an_epsilon_that_is_no_number_is_the_same_as_itself(tmp_path, capsys):
     a = two_norms(tmp_path, "a", epsilon=float("nan"))
     status, text = said(capsys, a, a, "--json")

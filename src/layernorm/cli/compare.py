@@ -40,12 +40,15 @@ def compare(
 
 
 def _names(path: Path) -> dict[str, str]:
+    from layernorm.models.formats.folder import unique
+
     try:
-        read = json.loads(path.read_text(encoding="utf-8-sig"))
+        read = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass a JSON file.", str(path)) from None
-    except (ValueError, RecursionError):
-        raise FileError(f"{path}: it is no JSON; write {{name in A: name in B}}.", str(path)) from None
+    except (ValueError, RecursionError) as error:
+        why = str(error).partition("\n")[0]
+        raise FileError(f"{path}: it is no JSON ({why}); write {{name in A: name in B}}.", str(path)) from None
     if not isinstance(read, dict) or not all(isinstance(name, str) for name in read.values()):
         raise ArgumentError(f"{path}: it holds no map of names; write {{name in A: name in B}}.", str(path))
     return read

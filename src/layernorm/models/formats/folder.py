@@ -41,13 +41,23 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
     if text.count(b"[") + text.count(b"{") > ALWAYS_NESTED + MOST_NESTED * len(text):
         raise FileError(f"{path}: its JSON is little but brackets; do not use the file.", str(path))
     try:
-        found = json.loads(text, object_pairs_hook=_unique)
+        found = json.loads(text, object_pairs_hook=unique)
     except RecursionError:
         raise FileError(f"{path}: its JSON is nested too deeply to be a model's; fetch it again.", str(path)) from None
     except ValueError as error:  # not UTF-8, not JSON, a number of thousands of digits
         raise FileError(f"{path}: its JSON cannot be read ({_short(error)}); fetch it again.", str(path)) from None
     if not isinstance(found, dict):
         raise FileError(f"{path}: its JSON is a {type(found).__name__}, not an object; fetch it again.", str(path))
+    return found
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of what json.loads has read, unless a name stands twice in it: the last would win in silence."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"{twice[:200]!r} stands in it twice")
     return found
 
 
@@ -87,15 +97,6 @@ def read_shards(index: Path, read: Read) -> tuple[dict[str, Tensor], tuple[str, 
     unlisted = sum(name not in places for shard in shards.values() for name in shard)
     notes = (f"{index.name} leaves out {unlisted} tensors that its files hold.",) if unlisted else ()
     return {name: shards[file][name] for name, file in places.items()}, notes
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice[:200]!r} stands in it twice")
-    return found
 
 
 def _short(error: Exception) -> str:
