@@ -386,7 +386,7 @@ def _cast_before(scope: Scope, nodes: list[Node], parameter: Parameter | None) -
         return None
     for node in reversed(nodes):
         fixed = [n for n in node.inputs if n and scope.is_fixed(n)]
-        if node.op in ("Mul", "Add") and any(parameter.name in (n, *scope.constant(n, drawn=True)[1]) for n in fixed):
+        if node.op in ("Mul", "Add") and any(parameter.name in (n, *scope.behind(n)[1]) for n in fixed):
             return _cast_between(scope, "", next((n for n in node.inputs if n not in fixed), ""))
     return None
 
