@@ -22,7 +22,7 @@ from layernorm.cli.explain import explain
 from layernorm.cli.explore import explore
 from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
-from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
+from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError, UnsupportedError
 
 COULD_NOT = 2
 # What typer answers when it has caught a KeyboardInterrupt, which no subcommand does.
@@ -82,6 +82,10 @@ def _run(arguments: Sequence[str]) -> int:
         return _refuse(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _refuse(InterruptedByUserError("stopped before the end; run it again for a whole answer."), arguments)
+    except MemoryError as error:
+        asked = f" ({error})" if str(error) else ""
+        told = f"there is not memory enough{asked}; give it more, or a smaller model or array."
+        return _refuse(UnsupportedError(told), arguments)
     except OSError:
         raise
     except Exception as error:
