@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -28,6 +29,8 @@ COULD_NOT = 2
 # What typer answers when it has caught a KeyboardInterrupt, which no subcommand does.
 INTERRUPTED = 130
 STDERR = 2
+# pathlib takes an empty name for the folder that one is in
+_EMPTY = re.compile(r"(?:--[\w-]+=)?")
 
 app = typer.Typer(
     help="Layer normalization, done exactly, fast, and provably right everywhere.",
@@ -74,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        if arguments[:1] != ["explain"] and any(map(_EMPTY.fullmatch, arguments)):
+            raise ArgumentError("an argument is empty, as of a variable that is not set; pass a name.")
         answer = app(list(arguments), standalone_mode=False)
         if answer == INTERRUPTED:
             raise KeyboardInterrupt
