@@ -160,3 +160,30 @@ def test_a_terminal_without_greek_shows_what_it_can():
 def test_help_of_no_command(capsys):
     assert run(["--help"]) == 0
     assert "explain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("said", ["", " (Unable to allocate 8.00 EiB)"])
+def test_where_memory_ends_is_one_sentence_and_status_2(said, monkeypatch, capsys):
+    def greedy(code):
+        raise MemoryError(said.strip(" ()"))
+
+    monkeypatch.setitem(page_of.__globals__, "page_of", greedy)
+    assert run(["explain", "bert"]) == 2
+    shown = capsys.readouterr()
+    told = f"there is not memory enough{said}; give it more, or a smaller model or array."
+    assert (shown.out, shown.err) == ("", f"layernorm: {told}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", ""], ["inspect", "m.onnx", "--card", ""], ["inspect", "m.onnx", "--card="], ["compare", "", "b"],
+        ["infer", "x.npy", ""], ["conform", ""], ["conform", "torch", "--save", ""], ["explore", ""],
+        ["explore", "--html="],
+    ],
+)  # fmt: skip
+def test_an_empty_argument_is_refused(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    said = "layernorm: an argument is empty, as of a variable that is not set; pass a name.\n"
+    assert capsys.readouterr() == ("", said)

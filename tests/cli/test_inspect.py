@@ -2,6 +2,7 @@
 """This file runs `layernorm inspect` as a user does: a table, a document, a card, a refusal, an exit status."""
 
 import base64
+import importlib
 import json
 import os
 from dataclasses import replace
@@ -330,3 +331,12 @@ def test_a_name_that_no_file_can_have_is_said(name, why):
         ln.inspect(name)
     assert str(refused.value).startswith(f"{name!r}: no file can have this name (")
     assert why in str(refused.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+@pytest.mark.parametrize("reader", ["torch_file", "keras", "card"])
+def test_no_reader_waits_for_a_pipe(reader, tmp_path):
+    os.mkfifo(tmp_path / "m")
+    read = importlib.import_module(f"layernorm.models.formats.{reader}").read
+    with pytest.raises(ln.LayerNormError, match=r"m: it is a device, a pipe or a folder; pass a model file\.$"):
+        read(tmp_path / "m")

@@ -523,6 +523,37 @@ def test_parameters_are_read_late():
     assert record.scale is graph.constants["block.norm.weight"]
 
 
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (np.full(D, "1"), "block.norm.weight is object of shape (8,), which is not tried: numbers are, 262144 at most"),
+        (np.ones((2**15 + 1, D)), "block.norm.weight is float32 of shape (32769, 8), which is not tried: "),
+    ],
+    ids=["texts", "too many"],
+)
+def test_a_scale_that_is_not_tried_is_unknown_and_not_none(scale, said):
+    """As is a shift after it, whose product with the scale cannot be run."""
+    b = Draft(("B", 4, D))
+    d = centered(b)
+    y = b("Div", d, deviation(b, d))
+    y = b("Mul", y, b.const(scale if scale.dtype.kind == "f" else scale.astype(object), "block.norm.weight"))
+    found = recognize(graph_of(b.model(b("Add", y, b.const(BETA, "block.norm.bias")))), set())
+    (norm,) = found.norms
+    assert (norm.spec.scale_axes, norm.spec.scale_offset, norm.spec.shift_axes) == (UNKNOWN, UNKNOWN, UNKNOWN)
+    assert norm.evidence["scale_axes"].detail.startswith(said)
+    assert norm.evidence["shift_axes"] == ("unknown", "block.norm.bias comes after a scale that is not tried")
+
+
+def test_a_shift_that_is_not_tried_is_unknown_and_not_none():
+    b = Draft(("B", 4, D))
+    d = centered(b)
+    y = affine(b, b("Div", d, deviation(b, d)), beta=None)
+    y = b("Add", y, b.const(np.full(D, "1", object), "block.norm.bias"))
+    (norm,) = recognize(graph_of(b.model(y)), set()).norms
+    assert (norm.spec.scale_axes, norm.spec.shift_axes) == ((-1,), UNKNOWN)
+    assert norm.evidence["shift_axes"].source == "unknown"
+
+
 def test_an_unknown_rank():
     b = Draft()
     d = centered(b)

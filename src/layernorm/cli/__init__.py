@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -22,12 +23,14 @@ from layernorm.cli.explain import explain
 from layernorm.cli.explore import explore
 from layernorm.cli.infer import infer
 from layernorm.cli.inspect import inspect
-from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError
+from layernorm.spec.errors import ArgumentError, InterruptedByUserError, LayerNormError, UnsupportedError
 
 COULD_NOT = 2
 # What typer answers when it has caught a KeyboardInterrupt, which no subcommand does.
 INTERRUPTED = 130
 STDERR = 2
+# pathlib takes an empty name for the folder that one is in
+_EMPTY = re.compile(r"(?:--[\w-]+=)?")
 
 app = typer.Typer(
     help="Layer normalization, done exactly, fast, and provably right everywhere.",
@@ -74,6 +77,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        if arguments[:1] != ["explain"] and any(map(_EMPTY.fullmatch, arguments)):
+            raise ArgumentError("an argument is empty, as of a variable that is not set; pass a name.")
         answer = app(list(arguments), standalone_mode=False)
         if answer == INTERRUPTED:
             raise KeyboardInterrupt
@@ -82,6 +87,10 @@ def _run(arguments: Sequence[str]) -> int:
         return _refuse(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _refuse(InterruptedByUserError("stopped before the end; run it again for a whole answer."), arguments)
+    except MemoryError as error:
+        asked = f" ({error})" if str(error) else ""
+        told = f"there is not memory enough{asked}; give it more, or a smaller model or array."
+        return _refuse(UnsupportedError(told), arguments)
     except OSError:
         raise
     except Exception as error:

@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -150,6 +151,15 @@ class Scope:
 
         `drawn`: float constants of more than one value are drawn at random instead of read.
         """
+        nodes, leaves = self.behind(name)
+        values = {n: _drawn(t.name, t.shape) if drawn and _is_drawn(t) else _read(t)
+                  for n, t in leaves.items() if is_usable(t)}  # fmt: skip
+        return evaluate(nodes, values) if nodes else values, leaves
+
+    def behind(self, name: str) -> tuple[list[Node], dict[str, Tensor]]:
+        """Find what makes a fixed value: nodes in order of execution, and the file's constants that they start from."""
+        if (own := self.graph.constant(name)) is not None:  # most are, and none is made of others
+            return [], {name: own}
         nodes: list[tuple[int, int, Node]] = []
         leaves: dict[str, Tensor] = {}
         waiting, seen = [name], {name, ""}
@@ -169,8 +179,7 @@ class Scope:
                 fresh = [n for n in scope.graph.nodes[index].inputs if n not in seen]
                 seen.update(fresh)
                 waiting += fresh
-        values = {n: _drawn(t) if drawn and _is_drawn(t) else _read(t) for n, t in leaves.items() if is_usable(t)}
-        return evaluate([node for *_, node in sorted(nodes, key=lambda n: n[:2])], values), leaves
+        return [node for *_, node in sorted(nodes, key=lambda n: n[:2])], leaves
 
 
 # Factors that a norm is written with, by their n.
@@ -201,9 +210,10 @@ def _is_drawn(tensor: Tensor) -> bool:
     return tensor.size > 1 and "float" in tensor.dtype
 
 
-def _drawn(tensor: Tensor) -> Array:
+@lru_cache(maxsize=16)  # a norm's parameters are read for each of its two or three roots, one after another
+def _drawn(name: str, shape: tuple[int, ...]) -> Array:
     # positive, so that a root of it exists; the same array wherever the constant is read
-    return np.random.default_rng(zlib.crc32(tensor.name.encode())).uniform(0.5, 1.5, tensor.shape)
+    return np.random.default_rng(zlib.crc32(name.encode())).uniform(0.5, 1.5, shape)
 
 
 @dataclass

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """Count the numbers in it."""
-        return int(np.prod(self.shape, dtype=object))
+        return math.prod(self.shape)
 
     def values(self) -> NDArray[Any]:
         """Read the array.

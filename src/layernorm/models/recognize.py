@@ -22,7 +22,7 @@ import numpy as np
 from layernorm.models.claim import MOST_NUMBERS, Fit, Miss, Parameter, Trial, again, fit
 from layernorm.models.cone import LAYOUT, REDUCTIONS, WHOLE, Cone, Scope, cone_of, is_step, shapes
 from layernorm.models.decimals import shortest
-from layernorm.models.evaluate import cast_target
+from layernorm.models.evaluate import LARGEST, cast_target, is_usable
 from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import Tensor
 from layernorm.models.names import name_of
@@ -306,6 +306,9 @@ def _record_of(scope: Scope, cone: Cone, found: Fit, nodes: list[Node]) -> NormR
         else:
             evidence[f"{role}_axes"] = Evidence("shape", f"{parameter.name}")
             evidence |= {"scale_offset": Evidence("structure", "1 is added")} if parameter.offset else {}
+    unread = _unread(scope, found)
+    left: dict[str, Any] = dict.fromkeys(unread, UNKNOWN)
+    spec, evidence = replace(spec, **left), evidence | unread
     spec, evidence = _rounding(scope, cone.root, spec, evidence, nodes, found)
     scale, shift = _tensor(scope, found.scale), _tensor(scope, found.shift)
     if found.shift and found.shift.shift_as != "itself" and shift is not None:
@@ -350,6 +353,29 @@ def spelled(spec: NormSpec, ndim: int) -> NormSpec:
     return spec
 
 
+def _unread(scope: Scope, found: Fit) -> dict[str, Evidence]:
+    """Say why a scale or shift that follows the norm was not tried: its constant is no array to compute with."""
+    output = found.output
+    said: dict[str, Evidence] = {}
+    for op, parameter, fields in (
+        ("Mul", found.scale, ("scale_axes", "scale_offset")),
+        ("Add", found.shift, ("shift_axes",)),
+    ):
+        after = scope.graph.nodes[scope.readers[output][0]] if len(scope.readers.get(output, ())) == 1 else None
+        fixed = [n for n in after.inputs if n and scope.is_fixed(n)] if after is not None else []
+        if after is None or after.op != op or parameter is not None or not fixed:
+            continue
+        strange = next((t for n in fixed for t in scope.behind(n)[1].values() if not is_usable(t)), None)
+        if strange is not None:
+            why = f"{strange.name} is {strange.dtype} of shape {strange.shape}, which is not tried"
+            most = f"numbers are, {LARGEST} at most"
+            said |= dict.fromkeys(fields, Evidence("unknown", f"{why}: {most}"))
+        elif said:  # a shift that could be read, of a product that could not
+            said |= dict.fromkeys(fields, Evidence("unknown", f"{fixed[0]} comes after a scale that is not tried"))
+        output = after.outputs[0]
+    return said
+
+
 def _rounding(
     scope: Scope, root: str, spec: NormSpec, evidence: dict[str, Evidence], nodes: list[Node], found: Fit
 ) -> tuple[NormSpec, dict[str, Evidence]]:
@@ -386,7 +412,7 @@ def _cast_before(scope: Scope, nodes: list[Node], parameter: Parameter | None) -
         return None
     for node in reversed(nodes):
         fixed = [n for n in node.inputs if n and scope.is_fixed(n)]
-        if node.op in ("Mul", "Add") and any(parameter.name in (n, *scope.constant(n, drawn=True)[1]) for n in fixed):
+        if node.op in ("Mul", "Add") and any(parameter.name in (n, *scope.behind(n)[1]) for n in fixed):
             return _cast_between(scope, "", next((n for n in node.inputs if n not in fixed), ""))
     return None
 

@@ -17,6 +17,7 @@ import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name bfl
 import numpy as np
 from numpy.typing import NDArray
 
+from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.models.norm_record import (
     Evidence,
@@ -47,12 +48,15 @@ def read(path: Path) -> ModelFile:
         FileError: it is cut off, or is no such document.
     """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        with opened(path) as file:
+            said = json.loads(file.read().decode(), parse_constant=_no_number)
         if said["schema"] != SCHEMA:
             raise ValueError(f"its schema is {said['schema']!r}")
         norms = [_record(norm, path) for norm in said["norms"]]
         unidentified = [Unidentified(str(item["where"]), str(item["why"])) for item in said["unidentified"]]
         risks = [_finding(item) for item in said["risks"]]
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass a norm card.", str(path)) from None
     except (ValueError, TypeError, KeyError, AttributeError, SpecError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.hdf5 import Hdf5
+from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import Layer, ModelFile, Tensor
 from layernorm.spec.errors import FileError
 
@@ -51,8 +52,10 @@ def read(path: Path) -> ModelFile:
         MissingExtraError: h5py is not installed.
     """
     if path.is_dir():
-        return _model(path, (path / CONFIG).read_bytes(), Hdf5(path / WEIGHTS))
-    with path.open("rb") as file:
+        with opened(path / CONFIG) as file:
+            config = file.read()
+        return _model(path, config, Hdf5(path / WEIGHTS))
+    with opened(path) as file:
         zipped = file.read(4).startswith(b"PK")
     if not zipped:
         weights = Hdf5(path)

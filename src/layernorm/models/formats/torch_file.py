@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
+from layernorm.models.formats.stored import opened
 from layernorm.models.formats.strides import fits, laid_out, reach
 from layernorm.models.formats.torch_live import of_live
 from layernorm.models.formats.torch_module import MOST_NAMED, Tree, of_pickled
@@ -132,7 +133,7 @@ def _config_of(module: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _file(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], str] | None]:
     """Give a file's tensors, its module if it is one, and how to read the code of a TorchScript class."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(64)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; fetch the file again.", str(path)) from None
@@ -209,7 +210,7 @@ def _zip(path: Path) -> tuple[dict[str, Tensor], Tree | None, Callable[[str], st
 class _Limited:
     """A file of which no single read is large."""
 
-    def __init__(self, file: io.BufferedReader, path: Path) -> None:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file = file
         self.path = path
 
@@ -253,7 +254,7 @@ def _stream(path: Path) -> tuple[dict[str, Tensor], Tree | None]:
             )
         return views[str(key)]
 
-    with path.open("rb") as file:
+    with opened(path) as file:
         limited = _Limited(file, path)
         nothing = partial(_no_storage, path)
         most = size // 8
@@ -290,7 +291,7 @@ def _no_storage(path: Path, said: Any) -> Any:
 
 def _read_at(path: Path, begin: int, start: int, count: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(begin + start)
             return file.read(count)
     except OSError as error:
