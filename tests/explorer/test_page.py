@@ -42,16 +42,32 @@ def test_bars_and_marks_are_seen_in_forced_colours(lab, page):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_chosen_colours_stay(lab, page, theme):
     lab("shift").get_by_label(theme, exact=True).check()
-    again = lab("recipe")
+    again = lab("recipe", loaded=True)
     expect(again.get_by_label(theme, exact=True)).to_be_checked()
     paper = again.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 22, 26)"}[theme]
     assert again.evaluate("() => Object.keys(localStorage)") == ["layernorm.theme"]
 
 
+SOILED = """() => {
+  const was = [window.left ?? null, localStorage.length, document.documentElement.dataset.theme,
+    matchMedia("(prefers-color-scheme: dark)").matches, innerWidth, LN.page.view.state.c];
+  window.left = "of a test";
+  localStorage.setItem("layernorm.theme", "dark");
+  LN.page.view.set({ c: 3 });
+  return was;
+}"""
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_test_finds_nothing_of_another(lab, page, turn):
+    assert lab("shift").evaluate(SOILED) == [None, 0, "auto", False, 1280, 0]
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 320, "height": 800})
+
+
 def test_the_first_tab_leads_past_the_list_of_views(lab):
-    page = lab("rows")
-    page.evaluate("() => document.activeElement.blur()")
+    page = lab("rows", loaded=True)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the view")).to_be_focused()
     page.keyboard.press("Enter")
@@ -69,7 +85,7 @@ def test_a_link_brings_a_state_back_and_a_broken_one_opens_its_view(lab):
 
 
 def test_an_unknown_view_opens_the_first(lab):
-    page = lab("no-such-view")
+    page = lab("no-such-view", loaded=True)
     expect(page.locator("main h2")).to_have_text("k·x + c")
 
 

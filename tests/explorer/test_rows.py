@@ -5,11 +5,10 @@ import contextlib
 import io
 
 import numpy as np
-from axe_playwright_python.sync_playwright import Axe
+from explorer.conftest import axe_finds_nothing
 from playwright.sync_api import expect
 
 OUTPUTS = "The outputs; those that changed are marked"
-TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 COUNTS = {"layer": 4, "data": 6, "rms": 4, "instance": 3, "group": 6, "batch": 6, "both": 12}
 # what stands at place k of the tensor: example, token, feature
 COLUMN, ROW, EXAMPLE = "2.6.10.14.18.22", "4.5.6.7", ".".join(map(str, range(12)))
@@ -121,11 +120,7 @@ def test_a_turned_grid_is_still_reached_by_tab(lab):
 
 def test_axe_finds_nothing(lab):
     for state in ({}, {"done": "committed", "picks": COLUMN, "norm": "batch", "turned": True}):
-        page = lab("rows", **state)
-        for scheme, kind, rules in [("light", "tag", TAGS), ("dark", "rule", ["color-contrast"])]:  # all else is alike
-            page.emulate_media(color_scheme=scheme)
-            found = Axe().run(page, options={"runOnly": {"type": kind, "values": rules}})
-            assert found.violations_count == 0, found.generate_report()
+        axe_finds_nothing(lab("rows", **state))
 
 
 def test_narrow_and_few_words(lab):

@@ -368,7 +368,7 @@ def test_over_ssh_no_browser_is_opened_and_the_tunnel_is_said(tmp_path):
 
 def test_the_page_is_small():
     sizes = {name: len(content) for name, content in static_files().items()}
-    assert sum(sizes.values()) <= 200 * 1024, sizes
+    assert sum(sizes.values()) <= 204_000, sizes
     static = ROOT / "src/layernorm/explorer/static"
     assert {str(path.relative_to(static)) for path in static.rglob("*") if path.is_file()} == sizes.keys()
 
@@ -418,27 +418,27 @@ def one(tmp_path_factory):
     return folder / "a.html"
 
 
-def test_one_file_works_from_disk(page, one):
+def test_one_file_works_from_disk(fresh, one):
     wrong, asked = [], []
-    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{one.as_uri()}{link('shift', k=-1, done='passed')}")
-    values = page.locator("figure", has_text="After layer normalization").locator("text.value")
+    fresh.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    fresh.on("pageerror", lambda error: wrong.append(str(error)))
+    fresh.on("request", lambda request: asked.append(request.url))
+    fresh.goto(f"{one.as_uri()}{link('shift', k=-1, done='passed')}")
+    values = fresh.locator("figure", has_text="After layer normalization").locator("text.value")
     assert values.all_text_contents()[-1] == "−1.342"
-    expect(page.locator("#who")).to_have_text("No server stands behind this file; every number is computed in it.")
-    assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # the style's hash is right too
+    expect(fresh.locator("#who")).to_have_text("No server stands behind this file; every number is computed in it.")
+    assert fresh.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # the style's hash is right too
     assert wrong == []
     assert {url.partition("#")[0] for url in asked} <= {one.as_uri(), "data:,"}
 
 
-def test_in_one_file_nothing_but_its_own_scripts_runs(page, one, tmp_path):
+def test_in_one_file_nothing_but_its_own_scripts_runs(fresh, one, tmp_path):
     added = '<script>document.title = "taken"</script><img src="x" onerror="document.title = 1"></body>'
     (tmp_path / "more.html").write_text(one.read_text("utf-8").replace("</body>", added), "utf-8")
-    page.goto((tmp_path / "more.html").as_uri())
-    expect(page).to_have_title(re.compile("layer normalization"))
+    fresh.goto((tmp_path / "more.html").as_uri())
+    expect(fresh).to_have_title(re.compile("layer normalization"))
     write = "(() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } })()"
-    assert page.evaluate(write) == "TypeError"
+    assert fresh.evaluate(write) == "TypeError"
 
 
 def test_one_file_refuses_what_would_end_its_element():
@@ -451,30 +451,30 @@ def test_one_file_refuses_what_would_end_its_element():
 # -- in a browser -------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_taken_out_of_the_address_and_no_request_leaves_the_machine(page, running):
+def test_the_token_is_taken_out_of_the_address_and_no_request_leaves_the_machine(fresh, running):
     asked = []
-    page.on("request", lambda request: asked.append(request))
-    page.goto(f"{running.base}#token={running.served.token}")
-    expect(page.locator("#who")).to_contain_text("stands behind this page")
-    assert page.url == running.base
-    assert page.evaluate("sessionStorage.getItem('layernorm.token')") == running.served.token
-    for name in page.locator("#views a").all_text_contents():
-        page.get_by_role("link", name=name, exact=True).click()
-        expect(page.locator("main h2")).to_have_text(name)
-    page.wait_for_timeout(400)
+    fresh.on("request", lambda request: asked.append(request))
+    fresh.goto(f"{running.base}#token={running.served.token}")
+    expect(fresh.locator("#who")).to_contain_text("stands behind this page")
+    assert fresh.url == running.base
+    assert fresh.evaluate("sessionStorage.getItem('layernorm.token')") == running.served.token
+    for name in fresh.locator("#views a").all_text_contents():
+        fresh.get_by_role("link", name=name, exact=True).click()
+        expect(fresh.locator("main h2")).to_have_text(name)
+    fresh.wait_for_timeout(400)
     assert len(asked) > 5
     for request in asked:
         assert request.url.startswith((running.base, "data:,"))
         assert running.served.token not in request.url
         assert not request.headers.get("referer")
-    page.reload()
-    expect(page.locator("#who")).to_contain_text("stands behind this page")
+    fresh.reload()
+    expect(fresh.locator("#who")).to_contain_text("stands behind this page")
 
 
-def test_the_lesson_needs_no_token(page, running):
-    page.goto(running.base + link("shift", done="passed"))
-    expect(page.locator("#who")).to_have_text(re.compile("is not asked: open the link that layernorm explore printed"))
-    assert page.locator("text.value").count() > 0
+def test_the_lesson_needs_no_token(fresh, running):
+    fresh.goto(running.base + link("shift", done="passed"))
+    expect(fresh.locator("#who")).to_have_text(re.compile("is not asked: open the link that layernorm explore printed"))
+    assert fresh.locator("text.value").count() > 0
 
 
 def test_another_name_for_this_machine_is_refused_in_a_browser(browser_type, browser_type_launch_args, running):
@@ -508,37 +508,37 @@ def elsewhere():
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])  # another site, and the same site at another port
-def test_another_site_gets_nothing(page, running, elsewhere, name, monkeypatch):
+def test_another_site_gets_nothing(fresh, running, elsewhere, name, monkeypatch):
     computed = []
     monkeypatch.setattr(server, "computed", lambda calls: computed.append(calls) or [])
-    page.goto(f"http://{name}:{elsewhere}/")
+    fresh.goto(f"http://{name}:{elsewhere}/")
     token = running.served.token
     ask = """async ([url, options]) => { try { const a = await fetch(url, options);
         return [a.type, a.status, await a.text()]; } catch (error) { return error.name; } }"""
     api = f"{running.base}api/compute"
     body = CALL.decode()
-    assert page.evaluate(ask, [running.base, {}]) == "TypeError"
-    assert page.evaluate(ask, [f"{running.base}api/about", {"headers": {"X-Token": token}}]) == "TypeError"
-    assert page.evaluate(ask, [api, {"method": "POST", "body": body, "headers": {"X-Token": token}}]) == "TypeError"
-    assert page.evaluate(ask, [api, {"method": "POST", "body": body}]) == "TypeError"
+    assert fresh.evaluate(ask, [running.base, {}]) == "TypeError"
+    assert fresh.evaluate(ask, [f"{running.base}api/about", {"headers": {"X-Token": token}}]) == "TypeError"
+    assert fresh.evaluate(ask, [api, {"method": "POST", "body": body, "headers": {"X-Token": token}}]) == "TypeError"
+    assert fresh.evaluate(ask, [api, {"method": "POST", "body": body}]) == "TypeError"
     nothing = ("TypeError", ["opaque", 0, ""])
-    assert page.evaluate(ask, [api, {"method": "POST", "body": body, "mode": "no-cors"}]) in nothing
-    assert page.evaluate(ask, [f"{running.base}page.js", {"mode": "no-cors"}]) in nothing
-    page.evaluate("""(url) => new Promise((done) => { const f = document.createElement('iframe'); f.onload = done;
+    assert fresh.evaluate(ask, [api, {"method": "POST", "body": body, "mode": "no-cors"}]) in nothing
+    assert fresh.evaluate(ask, [f"{running.base}page.js", {"mode": "no-cors"}]) in nothing
+    fresh.evaluate("""(url) => new Promise((done) => { const f = document.createElement('iframe'); f.onload = done;
         f.src = url; document.documentElement.append(f); })""", running.base)  # fmt: skip
-    assert page.frames[1].url.startswith("chrome-error:")
+    assert fresh.frames[1].url.startswith("chrome-error:")
     assert computed == []
 
 
-def test_a_page_whose_server_has_gone_works_on_and_says_so(page):
+def test_a_page_whose_server_has_gone_works_on_and_says_so(fresh):
     run = Running()
-    page.goto(f"{run.base}#token={run.served.token}&{link('shift', done='passed')[1:]}")
-    expect(page.locator(".badge")).to_contain_text("agrees")
+    fresh.goto(f"{run.base}#token={run.served.token}&{link('shift', done='passed')[1:]}")
+    expect(fresh.locator(".badge")).to_contain_text("agrees")
     run.stop()
-    page.get_by_role("button", name="k = −1", exact=True).click()
-    expect(page.locator(".badge")).to_contain_text("The server has gone")
-    expect(page.locator("#who")).to_have_text("The server has gone; start it again with: layernorm explore")
-    values = page.locator("figure", has_text="After layer normalization").locator("text.value")
+    fresh.get_by_role("button", name="k = −1", exact=True).click()
+    expect(fresh.locator(".badge")).to_contain_text("The server has gone")
+    expect(fresh.locator("#who")).to_have_text("The server has gone; start it again with: layernorm explore")
+    values = fresh.locator("figure", has_text="After layer normalization").locator("text.value")
     assert values.all_text_contents()[-1] == "−1.342"
-    page.get_by_role("link", name="k·x + c").click()
-    expect(page.get_by_role("button", name="Commit my prediction")).to_be_enabled()
+    fresh.get_by_role("link", name="k·x + c").click()
+    expect(fresh.get_by_role("button", name="Commit my prediction")).to_be_enabled()

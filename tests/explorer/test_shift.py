@@ -4,6 +4,7 @@
 import re
 
 import pytest
+from explorer.conftest import axe_finds_nothing
 from playwright.sync_api import expect
 
 
@@ -46,3 +47,9 @@ def test_the_slider_says_what_k_does(lab):
     slider.focus()
     slider.press("Home")
     assert slider.get_attribute("aria-valuetext") == "−10; the outputs are flipped"
+
+
+def test_axe_finds_nothing(lab):
+    answered = {"done": "committed", "k": -1, "guess": [-2, 0, 0, 2]}
+    for state in ({}, answered, {"done": "passed", "log": True, "k": 0.001}):
+        axe_finds_nothing(lab("shift", **state))

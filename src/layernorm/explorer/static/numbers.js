@@ -47,16 +47,6 @@ LN.halfOf = (bits) => {
   return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1024 + fraction) * 2 ** (exponent - 25);
 };
 
-/** Give the sixteen bits of the nearest half; a NaN is 0x7e00. */
-LN.bitsOf = (x) => {
-  if (Number.isNaN(x)) return 0x7e00;
-  const sign = x < 0 || Object.is(x, -0) ? 0x8000 : 0, size = Math.abs(LN.round(x, "float16"));
-  if (size === Infinity) return sign | 0x7c00;
-  if (size < 2 ** -14) return sign | (size * 2 ** 24);
-  const exponent = exponentOf(size);
-  return sign | ((exponent + 15) << 10) | (size * 2 ** (10 - exponent) - 1024);
-};
-
 // -- sums --
 
 /** Add numbers as if with twice the digits (Neumaier 1974); gives the sum and what rounding took from it. */

@@ -54,7 +54,7 @@ function run(s) {
     return y.map((v) => v * scale);
   };
   const plus = (a, b) => a.map((v, i) => v + b[i]);
-  const norm = (x) => { const y = LN.layer(x, { eps: EPS }); return { y, root: Math.sqrt(LN.moments(x).variance + EPS) }; };
+  const norm = (x) => { const { variance, centered } = LN.moments(x), root = Math.sqrt(variance + EPS); return { y: centered.map((v) => v / root), root }; };
   /** The gradient before a norm, from that behind it. */
   const undone = (g, { y, root }) => {
     const mean = g.reduce((a, v) => a + v, 0) / d, along = g.reduce((a, v, i) => a + v * y[i], 0) / d;
@@ -89,7 +89,7 @@ const measured = ({ depth, width, gain, seed, back }) => {
   return known;
 };
 const ended = (m, kind) => (m.s.back ? m.sizes[kind][0] : m.sizes[kind].at(-1));
-const go = (state) => `#depth?${Object.entries(state).map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`).join("&")}`;
+const go = (state) => LN.link("depth", state);
 
 function build(view) {
   const m = () => measured(view.state), shown = LN.el("div", {});

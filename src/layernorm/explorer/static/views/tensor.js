@@ -149,7 +149,7 @@ function plotted({ eps }) {
     { x: { low: 0, high: end, name: "token, counted from 0" }, y: { low, high, log: true } });
 }
 
-const linked = (id, state) => `#${id}?${Object.entries(state).map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`).join("&")}`;
+const linked = (id, state) => `#${LN.link(id, state)}`;
 
 /** Say where the open token, or one with its mean and spread, can be looked at. */
 function elsewhere(s) {
