@@ -61,6 +61,19 @@ def test_none_fits(dumps, capsys):
     assert capsys.readouterr().out.startswith("No norm of the kinds that are known here turns x into y.\n")
 
 
+@pytest.mark.parametrize("options", [[], ["--gamma", "g.npy"]])
+def test_no_norm_is_needed_where_nothing_changes(options, dumps, capsys):
+    np.save("same.npy", X)
+    assert run(["infer", "x.npy", "same.npy", *options, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMAS["infer"])
+    assert document["spec"] is document["residual"] is None
+    assert document["would_tell"].startswith("an input a hundred times as large would tell: ")
+    assert run(["infer", "x.npy", "same.npy", *options]) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "y equals x in every value: no norm is needed to turn one into the other."
+
+
 def test_bfloat16_as_ml_dtypes_saves_it(dumps, capsys):
     for name in ("x", "y"):
         np.save(f"{name}16.npy", np.load(f"{name}.npy").astype(ml_dtypes.bfloat16))

@@ -29,6 +29,7 @@ Array = npt.NDArray[Any]
 RIVALS = 24
 # Of so many axes every choice is tried: 63 of six. Ten would take a minute and sixteen an hour.
 MOST_AXES = 6
+SCALED = "an input a hundred times as large would tell: only what is no norm gives a hundred times as much"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Answer:
         others: the nearest of those that do not fit, with their residuals.
         kind: the type of y's numbers, which may be narrower than that of its array.
         notes: what these arrays cannot tell, and why.
+        unchanged: whether y is x itself.
     """
 
     spec: NormSpec | None
@@ -55,6 +57,7 @@ class Answer:
     others: Sequence[tuple[NormSpec, float]]
     kind: str
     notes: Sequence[str]
+    unchanged: bool = False
 
 
 def answer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: ArrayLike | None = None) -> Answer:
@@ -74,6 +77,8 @@ def answer(x: ArrayLike, y: ArrayLike, gamma: ArrayLike | None = None, beta: Arr
                                 "layer has.", name)  # fmt: skip
     found = search(x, y, *known)
     chosen = found.fits[0].candidate if found.fits else None
+    if found.unchanged:
+        return Answer(None, None, None, None, (), SCALED, (), found.kind, (), unchanged=True)
     notes = _notes(x.shape, chosen, *known)
     others = [(c.spec(x.ndim), c.told.residual) for c in found.others]
     if chosen is None:

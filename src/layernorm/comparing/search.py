@@ -91,11 +91,12 @@ class Said(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What was found: those that fit, the simplest first; the best of the others."""
+    """What was found: those that fit, the simplest first; the best of the others; nothing where y is x itself."""
 
     fits: list[Said]
     others: list[Candidate]
     kind: str
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,9 @@ def search(x: Array, y: Array, gamma: Array | None, beta: Array | None) -> Searc
     """Find every norm of the listed kinds that turns x into y."""
     kind = storage_of(y)
     known = [_known(name, value, x.shape) for name, value in (("gamma", gamma), ("beta", beta))]
+    if np.array_equal(x, y):
+        # beside an epsilon of 1e13 every norm is a factor, and some would fit
+        return Search([], [], kind, unchanged=True)
     leaders = _leaders(x, y, kind, *known)
     looks = {sharing: view_of(x, y, sharing, kind, LOOK) for sharing in dict.fromkeys(k.sharing for k in leaders)}
     checks = cache(partial(view_of, x, y, kind=kind, limit=CHECK))

@@ -82,6 +82,8 @@ class Inference:
     def text(self, width: int = 80) -> str:
         """Write the answer in lines of `width` characters."""
         lines = ["No norm of the kinds that are known here turns x into y."]
+        if self.answer.unchanged:
+            lines = ["y equals x in every value: no norm is needed to turn one into the other."]
         if self.spec is not None:
             lines = _item(str(self.spec), width, "", "  ")
             lines += _item(f"fits: its largest error is {number(self.residual)} of what rounding allows", width)
