@@ -418,3 +418,13 @@ def test_an_eps_that_is_no_number_is_the_default_or_unknown(value):
 
 def test_the_sources_in_the_table_are_sentences():
     assert not [row.source for row in FAMILIES if re.search(r"https?:|\.com|#\d", row.source)]
+
+
+def test_a_member_of_a_sequential_that_may_be_a_norm_is_told():
+    """Its name is a number; before, a LayerNorm of a Sequential was in neither list."""
+    tensors = [("0.weight", (8, 4)), ("0.bias", (8,)), *pair("body.1"), "body.2.weight", ("body.3.weight", (1,))]
+    found, unidentified = records(model(tensors, form="pytorch"))
+    assert found == []
+    assert [item.where for item in unidentified] == ["body.1.weight, body.1.bias", "body.2.weight"]
+    assert "8 numbers, as layer and group norms have" in unidentified[0].why
+    assert "PReLU" in unidentified[1].why

@@ -95,7 +95,7 @@ def _judge(named: Named, others: re.Pattern[str] | None) -> tuple[Named | None, 
         if stored and all(len(t.shape) == 1 and t.shape == held["mean"].shape for t in held.values()):
             return named, ""
     if not kept or not (said or {"gamma", "beta"} <= named.words):
-        return None, ""
+        return None, _of_a_sequence(named)
     if strange := next((tensor for tensor in kept.values() if "complex" in tensor.dtype), None):
         return None, f"{strange.name} holds {strange.dtype}, and a norm's parameters are real; take the real part."
     shapes = {tensor.shape for tensor in kept.values()}
@@ -113,6 +113,19 @@ def _judge(named: Named, others: re.Pattern[str] | None) -> tuple[Named | None, 
         if strong
         else "",
     )
+
+
+def _of_a_sequence(named: Named) -> str:
+    """Say of a member of a Sequential, whose name is its number, that it may be a norm; nothing of all else."""
+    shapes = {role: tensor.shape for role, tensor in named.tensors.items()}
+    if not re.search(r"(?:^|[./])\d+$", named.name) or {"weight"} != named.words - {"bias"}:
+        return ""
+    (length,) = shapes["scale"] if len(shapes["scale"]) == 1 else (0,)
+    if length < 2 or len(set(shapes.values())) > 1:
+        return ""
+    if "shift" in shapes:
+        return f"it has a scale and a shift of {length} numbers, as layer and group norms have, and a number for a name."
+    return f"it has one vector of {length} numbers, as RMS norms and PReLUs have, and a number for a name."
 
 
 # Where one word of a name runs beside its siblings; a word that no row names stands at 5, a number at 5 too.
