@@ -22,7 +22,8 @@ Array = NDArray[Any]
 Given = Sequence[Array | None]
 Operation = Callable[[Node, Given], Any]
 
-# 2 MB of float64: no array grows beyond it, whatever a file says. Two rows of 512 × 256 fit.
+# 2 MB of float64: no array grows beyond it, whatever a file says. At 1 MB magika's first norm could not be tried: its
+# graph fixes all of [batch, 512, 256] but the batch, and two of a batch are needed to see that a mean is not over it.
 LARGEST = 2**18
 # ONNX's numbers of the types; a format without them gives NumPy's names.
 FLOATS = {
