@@ -16,13 +16,14 @@ from layernorm.models import evaluate as evaluation
 from layernorm.models.formats import read_model
 from layernorm.models.identify import identify
 
-# Run in a process of its own, whose peak of memory is this work's: seconds and kilobytes are printed.
+# Run in a process of its own, whose peak of memory is this work's: the processor's seconds, which a busy machine hardly
+# lengthens, and kilobytes are printed.
 MEASURED = """
 import sys, time
 import layernorm as ln
-start = time.perf_counter()
+start = time.process_time()
 seen = ln.inspect(sys.argv[1])
-print(len(seen.norms), len(seen.unidentified), time.perf_counter() - start)
+print(len(seen.norms), len(seen.unidentified), time.process_time() - start)
 print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 """
 
@@ -86,10 +87,10 @@ def blocks(path, count, every=1):
 
 
 def test_a_graph_of_a_hundred_thousand_nodes(tmp_path):
-    """With 200 norms it takes 7 s where it was written; machines that do other work besides are given more."""
+    """With 200 norms it takes 3.6 s where it was written."""
     norms, unidentified, seconds, _ = measured(blocks(tmp_path / "a.onnx", 10_000, every=50))
     assert (norms, unidentified) == (200, 0)
-    assert seconds < 10 * 3
+    assert seconds < 10
 
 
 def test_work_grows_as_norms_do(tmp_path, monkeypatch):
