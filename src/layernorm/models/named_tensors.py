@@ -124,8 +124,8 @@ def _of_a_sequence(named: Named) -> str:
     if length < 2 or len(set(shapes.values())) > 1:
         return ""
     if "shift" in shapes:
-        return f"it has a scale and a shift of {length} numbers, as layer and group norms have, and a number for a name."
-    return f"it has one vector of {length} numbers, as RMS norms and PReLUs have, and a number for a name."
+        return f"it has a scale and a shift of {length} numbers, as layer and group norms have; its name is a number."
+    return f"it has one vector of {length} numbers, as RMS norms and PReLUs have; its name is a number."
 
 
 # Where one word of a name runs beside its siblings; a word that no row names stands at 5, a number at 5 too.
