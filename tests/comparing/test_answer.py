@@ -240,6 +240,16 @@ def test_what_would_tell_does():
     assert not admits(told, replace(LAYER, eps=1e-8), x.shape)
 
 
+@pytest.mark.parametrize("scale", [2.0**996, 2.0**-600])
+def test_float64_whose_squares_are_no_float64(scale):
+    """Without epsilon a factor of x changes nothing, and a power of two loses no digit."""
+    x = np.random.default_rng(0).normal(size=(8, 24))
+    y = standardized(x, eps=0).astype(np.float32)
+    assert admits(
+        ln.infer(x * scale, y), replace(LAYER, eps=0.0, eps_at="none", scale_axes=None, shift_axes=None), x.shape
+    )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16])
 def test_rows_of_padding_hide_no_norm(dtype):
     rng = np.random.default_rng(3)

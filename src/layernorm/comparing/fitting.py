@@ -26,6 +26,8 @@ AT_ONCE = 2**18
 # Where a set holds one value over and over, y is β alone and allows it next to no error: a β that is really 0 is
 # 1e-10 after one pass and 1e-28 after two, and the bound there is 1e-45.
 PASSES = 4
+# Between these the squares of float64 are numbers of float64.
+LEAST, MOST = 1e-150, 1e150
 # Steps of Lawson's method, which turns least squares into the least largest error; 16-bit outputs alone need it.
 LAWSON = 40
 
@@ -94,7 +96,8 @@ class View:
 def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None = None) -> View:
     """Lay a dump out; with a `limit`, only so many values of it, those with the least and the greatest spread first."""
     layout = sharing.layout(x.shape)
-    wide = np.longdouble if kind == "float64" else np.float64
+    far = x.dtype == np.float64 and not LEAST < np.abs(x).max() < MOST
+    wide = np.longdouble if kind == "float64" or far else np.float64
     split_x, split_y = (a.reshape(layout.split).astype(wide) for a in (x, y))
     picked: list[tuple[int, Array]] = []
     if limit is not None and x.size > limit:
