@@ -41,8 +41,7 @@ class View {
   /** Give what differs from the start, as the link has it. */
   get link() {
     const changed = Object.entries(this.state).filter(([k, v]) => JSON.stringify(v) !== JSON.stringify(this.described.start[k]));
-    const words = changed.map(([k, v]) => `${k}=${encodeURIComponent(JSON.stringify(v))}`);
-    return `#${this.described.id}${words.length ? `?${words.join("&")}` : ""}`;
+    return `#${LN.link(this.described.id, Object.fromEntries(changed))}`;
   }
 
   /** Take a state from a link; what is no JSON or of another type than at the start is passed over. */

@@ -298,26 +298,32 @@ LN.grid = (view, { label, rows, columns, cell, focus = () => {}, act = null, hea
 };
 
 /**
- * Predict first: what is hidden until someone commits or passes. `fields` are [key, label] pairs of numbers in the
- * state, `done` the key that holds null, "committed" or "passed".
+ * The buttons under a question: commit, pass, and ask again. What is `asked` is shown until one of the first two, what is
+ * `revealed` after it; `done` is the key that holds null, "committed" or "passed". `land` is what both set besides, `clear`
+ * what the last does, `ready()` whether there is something to commit.
  */
-LN.predict = (view, { ask, done, reveal, fields = [], min = -3, max = 3, step = 0.1, verdict = () => "" }) => {
-  const commit = LN.button("Commit my prediction", () => view.set({ [done]: "committed" }), { class: "main" });
-  const pass = LN.button("Show me (not tried)", () => view.set({ [done]: "passed" }));
-  const again = LN.button("Predict again", () => view.set({ [done]: null }));
-  const asked = LN.el("div", { class: "predict" }, LN.el("p", {}, LN.el("strong", {}, "Predict first. "), ask));
-  const inputs = LN.el("div", { class: "guesses" }, fields.map(([key, label]) => LN.slider(view, key, { label, min, max, step })));
-  const buttons = LN.el("div", { class: "buttons" }, commit, pass, again), said = LN.el("p", { class: "verdict" });
-  view.ondraw(() => {
-    const open = view.state[done] !== null, had = [commit, pass, again].includes(document.activeElement);
-    commit.hidden = pass.hidden = inputs.hidden = open;
-    again.hidden = !open;
-    reveal.forEach((part) => { part.hidden = !open; });
-    said.textContent = view.state[done] === "committed" ? verdict() : "";
+LN.gate = (view, done, { words, asked, revealed, land = {}, clear = {}, ready = () => true }) => {
+  const settle = (how) => view.set({ ...land, [done]: how });
+  const commit = LN.button(words[0], () => { if (ready()) settle("committed"); }, { class: "main" });
+  const pass = LN.button("Show me (not tried)", () => settle("passed"));
+  const again = LN.button(words[1], () => view.set({ ...clear, [done]: null }));
+  view.ondraw((s) => {
+    const open = s[done] !== null, had = [commit, pass, again].includes(document.activeElement);
+    [...asked, commit, pass].forEach((part) => { part.hidden = open; });
+    [...revealed, again].forEach((part) => { part.hidden = !open; });
     if (had && document.activeElement === document.body) (open ? again : commit).focus();
   });
-  asked.append(inputs, buttons, said);
-  return asked;
+  return { commit, pass, again };
+};
+const PREDICT = ["Commit my prediction", "Predict again"];
+
+/** Predict first; `fields` are [key, label] pairs of numbers in the state, `asked` and `revealed` as of a gate. */
+LN.predict = (view, { ask, done, asked = [], revealed = [], fields = [], range = {}, land = {}, verdict }) => {
+  const inputs = LN.el("div", { class: "guesses" }, fields.map(([key, label]) => LN.slider(view, key, { label, ...range })));
+  const { commit, pass, again } = LN.gate(view, done, { words: PREDICT, asked: [...asked, inputs], revealed, land });
+  const said = LN.el("p", { class: "verdict" });
+  view.ondraw((s) => { said.textContent = s[done] === "committed" ? verdict(s) : ""; });
+  return LN.el("div", { class: "predict" }, LN.el("p", {}, LN.el("strong", {}, "Predict first. "), ask), asked, inputs, LN.el("div", { class: "buttons" }, commit, pass, again), said);
 };
 
 /** A formula in MathML, with the words that say it. `parts` are MathML children made by LN.math. */
@@ -342,38 +348,34 @@ LN.heads = (view, box, names) => {
 };
 
 /**
- * Answer first, by picking one: what is hidden until someone commits or passes. `options` are {value, text, why, show},
- * `why(state)` says what an answer overlooks or sees, `show` is the link of a state in which one can look at it; `right(state)`
- * gives the value that is right, `land` what a commitment sets besides.
+ * Answer first, by picking one. `options` are {value, text, why, show}: `why(state)` says what an answer overlooks or sees,
+ * `show` is a state, of this view or of `at`, in which one can look at it; `right(state)` gives the value that is right.
  */
-LN.pick = (view, { ask, key, done, options, right, reveal, land = {} }) => {
-  const missed = LN.el("p", { class: "wrong" });
-  const settle = (how) => view.set({ ...land, [done]: how });
-  const commit = LN.button("Commit my answer", () => {
-    if (view.state[key] === "") missed.textContent = "Pick one answer first, or ask to be shown.";
-    else settle("committed");
-  }, { class: "main", "aria-describedby": (missed.id = LN.id("missed")) });
-  const pass = LN.button("Show me (not tried)", () => settle("passed"));
-  const again = LN.button("Answer again", () => view.set({ [done]: null, [key]: "" }));
+LN.pick = (view, { ask, key, done, options, right, reveal, land = {}, at = view.described.id }) => {
+  const missed = LN.el("p", { class: "wrong", id: LN.id("missed") });
   const choice = LN.choice(view, key, { label: ask, options: options.map(({ value, text }) => [value, text]) });
   choice.classList.add("list");
+  const { commit, pass, again } = LN.gate(view, done, {
+    words: ["Commit my answer", "Answer again"], asked: [choice], revealed: reveal, land, clear: { [key]: "" },
+    ready: () => {
+      missed.textContent = view.state[key] === "" ? "Pick one answer first, or ask to be shown." : "";
+      return view.state[key] !== "";
+    },
+  });
+  commit.setAttribute("aria-describedby", missed.id);
   const verdict = LN.el("p", { class: "verdict" }), chosen = () => options.find(({ value }) => value === view.state[key]);
-  const look = LN.button("Show me where that is so", () => LN.page.go(chosen().show));
+  const look = LN.button("Show me where that is so", () => LN.page.go(LN.link(at, { done: "passed", ...chosen().show })));
   view.ondraw((s) => {
-    const open = s[done] !== null, had = [commit, pass, again].includes(document.activeElement), one = s[done] === "committed" ? chosen() : null;
-    choice.hidden = commit.hidden = pass.hidden = open;
-    again.hidden = !open;
-    reveal.forEach((part) => { part.hidden = !open; });
-    if (open || s[key] !== "") missed.textContent = "";
+    const one = s[done] === "committed" ? chosen() : null;
+    if (s[done] !== null || s[key] !== "") missed.textContent = "";
     verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}`.trim() : "";
     look.hidden = !one?.show || one.value === right(s);
-    if (had && document.activeElement === document.body) (open ? again : commit).focus();
   });
   return LN.el("div", { class: "predict" }, choice, missed, verdict, LN.el("div", { class: "buttons" }, commit, pass, look, again));
 };
 
 /** Write the link of a view in a state. */
-LN.link = (id, state) => `${id}?${Object.entries(state).map(([key, value]) => `${key}=${encodeURIComponent(JSON.stringify(value))}`).join("&")}`;
+LN.link = (id, state) => [id, Object.entries(state).map(([key, value]) => `${key}=${encodeURIComponent(JSON.stringify(value))}`).join("&")].filter(Boolean).join("?");
 
 /** Treat one entry of an array in the state as a key of its own, `v`, for a control. */
 LN.entry = (view, key, i) => ({

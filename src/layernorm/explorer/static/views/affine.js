@@ -49,9 +49,9 @@ const build = (view) => {
     ask: "A normalized token has mean 0. Every γ is now 2 and every β is 1. Must the final mean be 0?",
     key: "answer", done: "done", reveal: [shown], right: () => "one", land: { gamma: [2, 2, 2], beta: [1, 1, 1] },
     options: [
-      { value: "zero", text: "yes: normalizing makes it 0", why: () => "Normalizing does, but β comes after it, and nothing takes the mean off again.", show: LN.link("affine", { beta: [1, 1, 1], done: "passed" }) },
+      { value: "zero", text: "yes: normalizing makes it 0", why: () => "Normalizing does, but β comes after it, and nothing takes the mean off again.", show: { beta: [1, 1, 1] } },
       { value: "one", text: "no: it is 1", why: () => `Twice a mean of 0 is 0, and 1 more is ${LN.say(LN.moments(out({ x: [1, 3, 5], gamma: [2, 2, 2], beta: [1, 1, 1] })).mean)}.` },
-      { value: "three", text: "no: it is 3, for γ and β add up", why: () => "γ multiplies: twice a mean of 0 is still 0.", show: LN.link("affine", { gamma: [2, 2, 2], done: "passed" }) },
+      { value: "three", text: "no: it is 3, for γ and β add up", why: () => "γ multiplies: twice a mean of 0 is still 0.", show: { gamma: [2, 2, 2] } },
     ],
   }), shown];
 };

@@ -109,8 +109,8 @@ const grid = (view, options) => LN.heads(view, LN.grid(view, {
 const picker = (view) => {
   const asked = LN.predict(view, {
     ask: "A tensor holds 2 examples (batch) of 3 tokens with 4 features. Layer norm in a language model works along the feature axis. How many pairs of mean and spread does it compute?",
-    done: "done", reveal: [], fields: [["pairs", "pairs of mean and spread"]], min: 0, max: 24, step: 1,
-    verdict: () => (view.state.pairs === 6 ? "Six, as you said: one for each token of each example." : `${PAIRS[view.state.pairs]?.[0] ?? "That many groups come from no choice of axes."} It is 6: 2 examples × 3 tokens.`),
+    done: "done", fields: [["pairs", "pairs of mean and spread"]], range: { min: 0, max: 24, step: 1 },
+    verdict: (s) => (s.pairs === 6 ? "Six, as you said: one for each token of each example." : `${PAIRS[s.pairs]?.[0] ?? "That many groups come from no choice of axes."} It is 6: 2 examples × 3 tokens.`),
   });
   const shows = LN.button("Show me where that is true", () => {
     const axes = PAIRS[view.state.pairs]?.[1] ?? [2];

@@ -89,7 +89,6 @@ const measured = ({ depth, width, gain, seed, back }) => {
   return known;
 };
 const ended = (m, kind) => (m.s.back ? m.sizes[kind][0] : m.sizes[kind].at(-1));
-const go = (state) => LN.link("depth", state);
 
 function build(view) {
   const m = () => measured(view.state), shown = LN.el("div", {});
@@ -97,9 +96,9 @@ function build(view) {
     ask: "Predict first. A vector of 64 numbers of size 1 passes 48 layers. Each layer adds W·h to h, where W is random and keeps the size of what it multiplies. How large are the numbers at the end?",
     key: "guess", done: "done", reveal: [shown], right: () => "power", land: { depth: 48, width: 64, gain: 1, back: false },
     options: [
-      { value: "one", text: "about 1: each W keeps the size", show: go({ depth: 2, done: "passed" }), why: (s) => `W·h alone keeps it, but it is added to h: after two layers the size is about ${LN.say(formula("residual", 2, s), 2)} already, and here it ends at ${LN.say(ended(m(), "residual"), 3)}.` },
-      { value: "sum", text: "about 7: 49 pieces of size 1, added at random", show: go({ done: "passed", gain: 1 }), why: () => `So it is with pre-norm, where each piece has size 1: ${LN.say(ended(m(), "pre"), 3)}. Without a norm each piece is as large as all before it: ${LN.say(ended(m(), "residual"), 3)}.` },
-      { value: "line", text: "about 49: each layer adds 1", show: go({ depth: 4, done: "passed" }), why: () => `Each layer adds as much as there is, not 1, and at a right angle: times √2 each, and ${LN.say(ended(m(), "residual"), 3)} in the end.` },
+      { value: "one", text: "about 1: each W keeps the size", show: { depth: 2 }, why: (s) => `W·h alone keeps it, but it is added to h: after two layers the size is about ${LN.say(formula("residual", 2, s), 2)} already, and here it ends at ${LN.say(ended(m(), "residual"), 3)}.` },
+      { value: "sum", text: "about 7: 49 pieces of size 1, added at random", show: { gain: 1 }, why: () => `So it is with pre-norm, where each piece has size 1: ${LN.say(ended(m(), "pre"), 3)}. Without a norm each piece is as large as all before it: ${LN.say(ended(m(), "residual"), 3)}.` },
+      { value: "line", text: "about 49: each layer adds 1", show: { depth: 4 }, why: () => `Each layer adds as much as there is, not 1, and at a right angle: times √2 each, and ${LN.say(ended(m(), "residual"), 3)} in the end.` },
       { value: "power", text: "millions", why: () => `Each layer multiplies the size by about √2, and √2⁴⁸ is ${LN.say(formula("residual", 48, { gain: 1, depth: 48 }), 3)}; this run ends at ${LN.say(ended(m(), "residual"), 3)}.` },
     ],
   });

@@ -80,10 +80,10 @@ const build = (view) => {
     ask: "A number is added to all features of one token. Which norms give the same outputs as before?",
     key: "answer", done: "done", reveal: [shown], right: (s) => Object.keys(NORMS).filter((norm) => same(measure(drawn(s.seed), norm).offset)).join(),
     options: [
-      { value: "all", text: "all of them: each divides by a spread", why: (s) => `Dividing undoes no offset. RMS norm, which takes no mean off, changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: LN.link("family", { norm: "group", done: "passed" }) },
-      { value: "rms", text: "layer and RMS norm: both look at one token", why: (s) => `Both look at one token, but RMS norm takes no mean off; it changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: LN.link("family", { norm: "rms", done: "passed" }) },
+      { value: "all", text: "all of them: each divides by a spread", why: (s) => `Dividing undoes no offset. RMS norm, which takes no mean off, changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "group" } },
+      { value: "rms", text: "layer and RMS norm: both look at one token", why: (s) => `Both look at one token, but RMS norm takes no mean off; it changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "rms" } },
       { value: "layer", text: "layer norm alone", why: () => "It takes off the mean of that very token; the others take off none, or one of other numbers too." },
-      { value: "batch", text: "batch norm: its mean is over the batch", why: (s) => `The offset of one token moves that token beside the others; batch norm changes by ${LN.say(measure(drawn(s.seed), "batch").offset, 3)}.`, show: LN.link("family", { norm: "batch", done: "passed" }) },
+      { value: "batch", text: "batch norm: its mean is over the batch", why: (s) => `The offset of one token moves that token beside the others; batch norm changes by ${LN.say(measure(drawn(s.seed), "batch").offset, 3)}.`, show: { norm: "batch" } },
     ],
   }), shown];
 };

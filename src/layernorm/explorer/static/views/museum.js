@@ -114,7 +114,6 @@ const EXHIBITS = [
 ];
 
 const of = (s) => EXHIBITS.find(({ key }) => key === s.exhibit) ?? EXHIBITS[0];
-const GO = (state) => LN.link("precision", { done: "passed", ...state });
 const least = (e) => `its least number above 0 is ${LN.say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${LN.say(e.eps)}`;
 const WHY = {
   lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
@@ -123,8 +122,8 @@ const WHY = {
   other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
 };
 const SHOW = {
-  lost: GO({ shape: "[5, 5, 5, 5]", eps: 1e-12, type: "float16" }), cancel: GO({ c: 1e5, way: "one pass" }),
-  over: GO({ shape: "[0, 600]", type: "float16" }), other: GO({ sigma: Math.sqrt(1e-5) }),
+  lost: { shape: "[5, 5, 5, 5]", eps: 1e-12, type: "float16" }, cancel: { c: 1e5, way: "one pass" },
+  over: { shape: "[0, 600]", type: "float16" }, other: { sigma: Math.sqrt(1e-5) },
 };
 
 const build = (view) => {
@@ -147,7 +146,7 @@ const build = (view) => {
     why.replaceChildren(LN.el("strong", {}, CULPRITS[e().culprit]), ` ${e().why} What was done: ${e().fix}`);
   });
   const pick = LN.pick(view, {
-    ask: "Answer first. What went wrong?", key: "guess", done: "done", reveal: [shown], right: () => e().culprit,
+    ask: "Answer first. What went wrong?", key: "guess", done: "done", reveal: [shown], right: () => e().culprit, at: "precision",
     options: Object.entries(CULPRITS).map(([value, text]) => ({ value, text, why: () => WHY[value](e()), show: SHOW[value] })),
   });
   return [which, card, pick, shown, LN.el("details", {}, LN.el("summary", {}, "All exhibits in one table"), all)];

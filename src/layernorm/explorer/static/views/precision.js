@@ -73,15 +73,14 @@ const moved = (s) => {
   return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the offset changes the outputs by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
 };
 
-const GO = (changes) => LN.link("precision", { done: "passed", ...changes });
 const OPTIONS = [
-  { value: "same", text: "The same four outputs: an offset is undone exactly.", show: GO({ c: 2048, type: "float16" }),
+  { value: "same", text: "The same four outputs: an offset is undone exactly.", show: { c: 2048, type: "float16" },
     why: () => "That holds for exact numbers. Here the mean, 2053, lies between two float16 numbers, and what is subtracted is 2052." },
   { value: "moved", text: "Outputs that are clearly off, but still numbers.",
     why: () => `The mean of the four is 2053; float16 has only 2052 and 2054 there. The outputs are ${LN.row(narrow({ shape: EVEN, sigma: ROOT, c: 2048, type: "float16", way: "two passes", eps: 1e-5 }).y, 4)}.` },
-  { value: "zeros", text: "All 0: at that size the differences are not stored.", show: GO({ c: 2048, type: "bfloat16" }),
+  { value: "zeros", text: "All 0: at that size the differences are not stored.", show: { c: 2048, type: "bfloat16" },
     why: () => "float16 holds 2050, 2052, 2054 and 2056 exactly; nothing is lost in storing. In bfloat16, which has three binary digits fewer, it would be." },
-  { value: "nan", text: "NaN: the numbers are too large for float16.", show: GO({ shape: TWO, type: "float16" }),
+  { value: "nan", text: "NaN: the numbers are too large for float16.", show: { shape: TWO, type: "float16" },
     why: () => "float16 goes up to 65 504. Squares get there sooner than numbers: 300² does." },
 ];
 

@@ -80,10 +80,10 @@ const build = (view) => {
     ask: "[2, 4, 6, 8] has mean 5 and spread √5. Before you compute anything: which of its four outputs is largest, and about how large?",
     key: "answer", done: "done", reveal: [shown], right: () => "some",
     options: [
-      { value: "eight", text: "the last, about 8", why: () => `Outputs are not in the units of the token: they count spreads, and 8 lies ${LN.say(LN.layer([2, 4, 6, 8])[3], 4)} of them above the mean.`, show: LN.link("recipe", { done: "passed" }) },
-      { value: "one", text: "the last, exactly 1", why: () => `Nothing is scaled to 1: the spread of all four is 1, and the largest lies ${LN.say(LN.layer([2, 4, 6, 8])[3], 4)} spreads above the mean.`, show: LN.link("recipe", { x: [0, 3], done: "passed" }) },
+      { value: "eight", text: "the last, about 8", why: () => `Outputs are not in the units of the token: they count spreads, and 8 lies ${LN.say(LN.layer([2, 4, 6, 8])[3], 4)} of them above the mean.`, show: {} },
+      { value: "one", text: "the last, exactly 1", why: () => `Nothing is scaled to 1: the spread of all four is 1, and the largest lies ${LN.say(LN.layer([2, 4, 6, 8])[3], 4)} spreads above the mean.`, show: { x: [0, 3] } },
       { value: "some", text: "the last, between 1 and 2", why: () => `8 lies 3 above the mean, and 3 / √5 is ${LN.say(LN.layer([2, 4, 6, 8])[3], 4)}.` },
-      { value: "none", text: "all four are 0, since their mean is taken off", why: () => "Their mean is taken off, so they sum to 0; each by itself is not 0.", show: LN.link("recipe", { x: [5, 5, 5, 5], done: "passed" }) },
+      { value: "none", text: "all four are 0, since their mean is taken off", why: () => "Their mean is taken off, so they sum to 0; each by itself is not 0.", show: { x: [5, 5, 5, 5] } },
     ],
   });
   return [LN.linked(LN.el("div", {}, asked, shown))];

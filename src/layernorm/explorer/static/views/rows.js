@@ -73,9 +73,8 @@ const build = (view) => {
   });
   const asked = LN.predict(view, {
     ask: "Two examples, A and B, of three tokens with four features (f) each. The number with the arrow is about to change. Layer norm is computed before and after: mark each place whose output will be different (click, or arrows and Space).",
-    done: "done", reveal: [], verdict: () => judge(view.state)[0],
+    done: "done", asked: [pick], verdict: (s) => judge(s)[0],
   });
-  asked.querySelector("p").after(pick);
 
   const inputs = grid({
     label: "The numbers; Enter changes one",
@@ -125,7 +124,6 @@ const build = (view) => {
   );
   view.ondraw((s) => {
     const open = s.done !== null, [, state] = judge(s), norm = known(s);
-    pick.hidden = open;
     shown.hidden = !open;
     shows.hidden = s.done !== "committed" || !state;
     const { of, members } = groups(norm), x = poked(s), k = number(s.at), mine = members[of[k]].map((m) => x[m]);

@@ -47,14 +47,6 @@ const build = (view) => {
   const slides = TOKEN.map((_, i) => LN.slider(LN.entry(view, "guess", i), "v", {
     label: `output ${i + 1}`, min: -2.2, max: 2.2, step: 0.05, mean: () => `predicted for ${20 * (i + 1)}`,
   }));
-  const commit = LN.button("Commit my prediction", () => view.set({ done: "committed", k: 10, c: 0 }), { class: "main" });
-  const pass = LN.button("Show me (not tried)", () => view.set({ done: "passed", k: 10, c: 0 }));
-  const again = LN.button("Predict again", () => view.set({ done: null }));
-  const asked = LN.el(
-    "div", { class: "predict" }, LN.el("p", {}, LN.el("strong", {}, "Predict first. "), "[2, 4, 6, 8] comes out as [−1.342, −0.447, 0.447, 1.342]. Draw what [20, 40, 60, 80] comes out as."),
-    guessed, ...slides, LN.el("div", { class: "buttons" }, commit, pass),
-  );
-  const verdict = LN.el("p", { class: "verdict" });
   const straight = LN.slider(view, "k", { label: "k, multiplied by", min: -10, max: 10, step: 0.25, mean: () => effect(view.state) });
   const fine = LN.slider(view, "k", { label: "k, from 10⁻⁵ to 10", min: -5, max: 1, step: 0.01, scale: "log", mean: () => effect(view.state) });
   const controls = LN.el(
@@ -65,8 +57,17 @@ const build = (view) => {
     LN.chips(view, "Settings to try", [["k = −1", { k: -1 }], ["k = 0", { k: 0 }], ["k = 0.001", { k: 0.001, c: 0, log: true }], ["c = 2048 in 16 bits", { k: 1, c: 2048, low: true }], ["+ 100", { k: 1, c: 100 }]]),
   );
   const hunt = LN.el("ul", { class: "hunt" }), count = LN.el("p", {});
-  const shown = LN.el("div", {}, verdict, LN.el("div", { class: "pair" }, left, right), controls,
-    LN.el("h3", {}, "Is there any setting that changes the right-hand bars?"), count, hunt, LN.el("div", { class: "buttons" }, again));
+  const shown = LN.el("div", {}, LN.el("div", { class: "pair" }, left, right), controls,
+    LN.el("h3", {}, "Is there any setting that changes the right-hand bars?"), count, hunt);
+  const asked = LN.predict(view, {
+    ask: "[2, 4, 6, 8] comes out as [−1.342, −0.447, 0.447, 1.342]. Draw what [20, 40, 60, 80] comes out as.",
+    done: "done", asked: [guessed, ...slides], revealed: [shown], land: { k: 10, c: 0 },
+    verdict: ({ guess }) => {
+      const off = Math.max(...guess.map((g, i) => Math.abs(g - plain[i]))), outlines = `Your bars, kept as outlines, are ${off < 0.25 ? "within" : "up to"} ${LN.say(off, 2)}`;
+      return off < 0.25 ? `You had it: [20, 40, 60, 80] comes out the same again. ${outlines}.`
+        : `[20, 40, 60, 80] comes out the same again, [−1.342, −0.447, 0.447, 1.342]. ${outlines} off. ${Math.max(...guess.map(Math.abs)) > 3 ? "A larger token does not give a larger output: the spread grew with it." : ""}`;
+    },
+  });
   view.ondraw((s) => {
     straight.hidden = s.log;
     fine.hidden = !s.log;
@@ -74,14 +75,6 @@ const build = (view) => {
     s.found = found.map((h) => h.key);
     count.textContent = `Found ${found.length} of 4 kinds.`;
     hunt.replaceChildren(...HUNT.map((h) => LN.el("li", { class: found.includes(h) ? "done" : "open" }, found.includes(h) ? h.name : "not found yet")));
-    const had = asked.contains(document.activeElement) || shown.contains(document.activeElement);
-    asked.hidden = s.done !== null;
-    shown.hidden = s.done === null;
-    if (had && document.activeElement === document.body) (s.done === null ? commit : again).focus();
-    const off = Math.max(...s.guess.map((g, i) => Math.abs(g - plain[i])));
-    verdict.textContent = s.done !== "committed" ? "" : off < 0.25
-      ? `You had it: [20, 40, 60, 80] comes out the same again. Your bars, kept as outlines, are within ${LN.say(off, 2)}.`
-      : `[20, 40, 60, 80] comes out the same again, [−1.342, −0.447, 0.447, 1.342]; your bars, kept as outlines, are up to ${LN.say(off, 2)} off. ${Math.max(...s.guess.map(Math.abs)) > 3 ? "A larger token does not give a larger output: the spread grew with it." : ""}`;
   });
   return [asked, shown];
 };

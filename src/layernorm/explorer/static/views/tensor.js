@@ -194,9 +194,9 @@ function build(view) {
     ask: "Predict first. The example has 16 tokens of 12 numbers. Those of token x[3] differ by about 0.001. After layer normalization with ε = 0.00001, the spread of its outputs is …",
     key: "guess", done: "done", reveal: [], right: () => "small", land: { of: "example", token: 3, eps: 1e-5 },
     options: [
-      { value: "one", text: "1, as that of every token", show: linked("tensor", { done: "passed" }), why: () => `That needs an ε far below the variance. ${measured()}` },
+      { value: "one", text: "1, as that of every token", show: {}, why: () => `That needs an ε far below the variance. ${measured()}` },
       { value: "small", text: "far below 1", why: measured },
-      { value: "nan", text: "NaN: the numbers are too close", show: linked("tensor", { token: 6, done: "passed" }), why: () => "ε keeps the root away from 0: even x[6], whose numbers are all equal, comes out as zeros." },
+      { value: "nan", text: "NaN: the numbers are too close", show: { token: 6 }, why: () => "ε keeps the root away from 0: even x[6], whose numbers are all equal, comes out as zeros." },
     ],
   });
   const wrong = LN.el("p", { role: "status", class: "wrong long" }), by = LN.el("p", { class: "small" }), line = LN.el("p", { class: "long summary" }), legend = LN.el("p", { class: "small" });
