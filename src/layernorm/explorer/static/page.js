@@ -11,6 +11,7 @@ LN.VIEWS = [];
  *   start          its state; what differs from it is kept in the link
  *   build(view)    gives the elements between the question and what to notice
  *   notice(view)   says in words what the state shows
+ *   waits(state)   whether there is nothing to notice before an answer; unless it is said, as long as `done` is null
  *   code(view)     gives a Python snippet that computes and prints what is shown, with `layernorm` alone
  *   calls(view)    gives what the installed library is to compute too: [{call, x, options, expected, type}]
  *   because        what someone might answer to "because …", to compare one's own words with; optional
@@ -137,7 +138,8 @@ LN.page = (() => {
   }
 
   function tell() {
-    const words = view.described.notice(view);
+    const { notice, waits = ({ done }) => done === null } = view.described;
+    const words = waits(view.state) ? "Nothing is shown until you have answered; “Show me” costs nothing." : notice(view);
     if (parts.notice.textContent !== words) parts.notice.textContent = words;
     parts.code.textContent = view.described.code(view);
   }

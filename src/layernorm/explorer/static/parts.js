@@ -54,8 +54,8 @@ LN.py = (value) => {
 /** What every snippet begins with. */
 LN.HEAD = "import numpy as np\nimport layernorm as ln\n\n";
 
-/** What there is to notice before an answer. */
-LN.WAIT = "Nothing is shown until you have answered; “Show me” costs nothing.";
+/** Say which part of what stands below the root ε is. */
+LN.share = (eps, variance, digits = 3) => `ε is ${LN.say((100 * eps) / (variance + eps), digits)} % of what stands below the root`;
 
 // -- controls: each belongs to one key of the view's state --
 
@@ -104,6 +104,9 @@ LN.toggle = (view, key, label) => {
 
 LN.button = (text, act, attributes = {}) => LN.el("button", { type: "button", onclick: act, ...attributes }, text);
 
+/** Draw other numbers; `changes` is what is forgotten with the old ones. */
+LN.redraw = (view, changes = {}) => LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1, ...changes }));
+
 /** Buttons that put the view into a state each: [text, changes] pairs. */
 LN.chips = (view, label, pairs) => LN.el(
   "div", { class: "chips", role: "group", "aria-label": label },
@@ -138,7 +141,7 @@ LN.figure = (view, { caption, draw, rows, width = 360, height = 200, html = fals
   const picture = html
     ? LN.el("div", { class: "picture" })
     : LN.svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img" });
-  const text = LN.el("figcaption", {}), body = LN.el("div", { class: "scroll", tabindex: 0, role: "region" });
+  const text = LN.el("figcaption", {}), body = LN.region("", "");
   const twin = LN.el("details", { class: "twin" }, LN.el("summary", {}, "The same as a table"), body);
   const said = typeof caption === "function" ? caption : () => caption;
   const tell = () => { if (twin.open) body.replaceChildren(LN.table(rows(), said())); };
@@ -153,6 +156,9 @@ LN.figure = (view, { caption, draw, rows, width = 360, height = 200, html = fals
   });
   return LN.el("figure", {}, text, picture, twin);
 };
+
+/** What may be wider than the page and scrolls by itself; `kind` is "", "wide" or "words". */
+LN.region = (kind, label, ...children) => LN.el("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, ...children);
 
 LN.table = (rows, caption = "") => {
   const [head, ...rest] = rows;
@@ -299,16 +305,16 @@ LN.grid = (view, { label, rows, columns, cell, focus = () => {}, act = null, hea
 
 /**
  * The buttons under a question: commit, pass, and ask again. What is `asked` is shown until one of the first two, what is
- * `revealed` after it; `done` is the key that holds null, "committed" or "passed". `land` is what both set besides, `clear`
+ * `revealed` after it: `done` in the state is null, "committed" or "passed". `land` is what both set besides, `clear`
  * what the last does, `ready()` whether there is something to commit.
  */
-LN.gate = (view, done, { words, asked, revealed, land = {}, clear = {}, ready = () => true }) => {
-  const settle = (how) => view.set({ ...land, [done]: how });
+LN.gate = (view, { words, asked, revealed, land = {}, clear = {}, ready = () => true }) => {
+  const settle = (how) => view.set({ ...land, done: how });
   const commit = LN.button(words[0], () => { if (ready()) settle("committed"); }, { class: "main" });
   const pass = LN.button("Show me (not tried)", () => settle("passed"));
-  const again = LN.button(words[1], () => view.set({ ...clear, [done]: null }));
+  const again = LN.button(words[1], () => view.set({ ...clear, done: null }));
   view.ondraw((s) => {
-    const open = s[done] !== null, had = [commit, pass, again].includes(document.activeElement);
+    const open = s.done !== null, had = [commit, pass, again].includes(document.activeElement);
     [...asked, commit, pass].forEach((part) => { part.hidden = open; });
     [...revealed, again].forEach((part) => { part.hidden = !open; });
     if (had && document.activeElement === document.body) (open ? again : commit).focus();
@@ -318,11 +324,11 @@ LN.gate = (view, done, { words, asked, revealed, land = {}, clear = {}, ready = 
 const PREDICT = ["Commit my prediction", "Predict again"];
 
 /** Predict first; `fields` are [key, label] pairs of numbers in the state, `asked` and `revealed` as of a gate. */
-LN.predict = (view, { ask, done, asked = [], revealed = [], fields = [], range = {}, land = {}, verdict }) => {
+LN.predict = (view, { ask, asked = [], revealed = [], fields = [], range = {}, land = {}, verdict }) => {
   const inputs = LN.el("div", { class: "guesses" }, fields.map(([key, label]) => LN.slider(view, key, { label, ...range })));
-  const { commit, pass, again } = LN.gate(view, done, { words: PREDICT, asked: [...asked, inputs], revealed, land });
+  const { commit, pass, again } = LN.gate(view, { words: PREDICT, asked: [...asked, inputs], revealed, land });
   const said = LN.el("p", { class: "verdict" });
-  view.ondraw((s) => { said.textContent = s[done] === "committed" ? verdict(s) : ""; });
+  view.ondraw((s) => { said.textContent = s.done === "committed" ? verdict(s) : ""; });
   return LN.el("div", { class: "predict" }, LN.el("p", {}, LN.el("strong", {}, "Predict first. "), ask), asked, inputs, LN.el("div", { class: "buttons" }, commit, pass, again), said);
 };
 
@@ -351,11 +357,11 @@ LN.heads = (view, box, names) => {
  * Answer first, by picking one. `options` are {value, text, why, show}: `why(state)` says what an answer overlooks or sees,
  * `show` is a state, of this view or of `at`, in which one can look at it; `right(state)` gives the value that is right.
  */
-LN.pick = (view, { ask, key, done, options, right, reveal, land = {}, at = view.described.id }) => {
+LN.pick = (view, { ask, key, options, right, reveal, land = {}, at = view.described.id }) => {
   const missed = LN.el("p", { class: "wrong", id: LN.id("missed") });
   const choice = LN.choice(view, key, { label: ask, options: options.map(({ value, text }) => [value, text]) });
   choice.classList.add("list");
-  const { commit, pass, again } = LN.gate(view, done, {
+  const { commit, pass, again } = LN.gate(view, {
     words: ["Commit my answer", "Answer again"], asked: [choice], revealed: reveal, land, clear: { [key]: "" },
     ready: () => {
       missed.textContent = view.state[key] === "" ? "Pick one answer first, or ask to be shown." : "";
@@ -366,8 +372,8 @@ LN.pick = (view, { ask, key, done, options, right, reveal, land = {}, at = view.
   const verdict = LN.el("p", { class: "verdict" }), chosen = () => options.find(({ value }) => value === view.state[key]);
   const look = LN.button("Show me where that is so", () => LN.page.go(LN.link(at, { done: "passed", ...chosen().show })));
   view.ondraw((s) => {
-    const one = s[done] === "committed" ? chosen() : null;
-    if (s[done] !== null || s[key] !== "") missed.textContent = "";
+    const one = s.done === "committed" ? chosen() : null;
+    if (s.done !== null || s[key] !== "") missed.textContent = "";
     verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}`.trim() : "";
     look.hidden = !one?.show || one.value === right(s);
   });

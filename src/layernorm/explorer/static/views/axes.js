@@ -3,10 +3,11 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const TOKENS = ["A · 1", "A · 2", "A · 3", "B · 1", "B · 2", "B · 3"], SHAPE = [2, 3, 4], AXES = ["batch", "token", "feature"], EPS = 1e-5;
 const named = (k) => `example ${"AB"[Math.floor(k / 12)]}, token ${(Math.floor(k / 4) % 3) + 1}, feature ${(k % 4) + 1}`;
 const apart = (a, b) => a.map((v, k) => v - b[k]);
-const brief = (v) => (Math.abs(v) > 1e-12 && Math.abs(v) < 5e-4 ? "≈ 0" : LN.say(Math.round(v * 1000) / 1000));
+const brief = (v) => (Math.abs(v) > 1e-12 && Math.abs(v) < 5e-4 ? "≈ 0" : say(Math.round(v * 1000) / 1000));
 const largest = (d) => d.reduce((best, v, k) => (Math.abs(v) > Math.abs(d[best]) ? k : best), 0);
 
 // -- the axes --
@@ -109,29 +110,29 @@ const grid = (view, options) => LN.heads(view, LN.grid(view, {
 const picker = (view) => {
   const asked = LN.predict(view, {
     ask: "A tensor holds 2 examples (batch) of 3 tokens with 4 features. Layer norm in a language model works along the feature axis. How many pairs of mean and spread does it compute?",
-    done: "done", fields: [["pairs", "pairs of mean and spread"]], range: { min: 0, max: 24, step: 1 },
+    fields: [["pairs", "pairs of mean and spread"]], range: { min: 0, max: 24, step: 1 },
     verdict: (s) => (s.pairs === 6 ? "Six, as you said: one for each token of each example." : `${PAIRS[s.pairs]?.[0] ?? "That many groups come from no choice of axes."} It is 6: 2 examples × 3 tokens.`),
   });
   const shows = LN.button("Show me where that is true", () => {
     const axes = PAIRS[view.state.pairs]?.[1] ?? [2];
     view.set(Object.fromEntries(AXES.map((name, a) => [name, axes.includes(a)])));
   });
-  const ticks = LN.el("fieldset", { class: "choice" }, LN.el("legend", {}, "Axes that share one mean"),
+  const ticks = el("fieldset", { class: "choice" }, el("legend", {}, "Axes that share one mean"),
     AXES.map((name, a) => LN.toggle(view, name, `${name} (axis ${a}, length ${SHAPE[a]})`)));
   const cells = grid(view, {
     label: "The tensor; each number with the number of its group",
     cell: (i, j) => {
       const s = view.state, k = i * 4 + j, x = LN.small(s.seed), { of, members } = split(ticked(s)), y = over(x, ticked(s))[k];
-      return { text: `${s.outputs ? LN.say(y, 3) : x[k]}\n#${of[k] + 1}`, class: `two g${of[k] % 6}`, name: `${named(k)}, ${x[k]}, output ${LN.say(y, 3)}, group ${of[k] + 1} of ${members.length}` };
+      return { text: `${s.outputs ? say(y, 3) : x[k]}\n#${of[k] + 1}`, class: `two g${of[k] % 6}`, name: `${named(k)}, ${x[k]}, output ${say(y, 3)}, group ${of[k] + 1} of ${members.length}` };
     },
   });
-  const facts = LN.el("ul", { class: "facts" }), name = LN.el("p", { class: "verdict" });
-  const spelling = LN.el("dl", { class: "spelled" }), none = LN.el("p", {}, "No framework takes an empty list of axes.");
-  const shown = LN.el(
-    "div", {}, shows, LN.el("div", { class: "panel" }, ticks, LN.toggle(view, "outputs", "Show the outputs"),
+  const facts = el("ul", { class: "facts" }), name = el("p", { class: "verdict" });
+  const spelling = el("dl", { class: "spelled" }), none = el("p", {}, "No framework takes an empty list of axes.");
+  const shown = el(
+    "div", {}, shows, el("div", { class: "panel" }, ticks, LN.toggle(view, "outputs", "Show the outputs"),
       LN.chips(view, "Two things are called layer norm", [["layer norm of a token", { batch: false, token: false, feature: true }], ["layer norm of an example", { batch: false, token: true, feature: true }]])),
-    name, LN.el("div", { class: "pair" }, cells, facts), LN.el("h3", {}, "How these axes are spelled"), none, spelling,
-    LN.el("div", { class: "buttons" }, LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1 }))),
+    name, el("div", { class: "pair" }, cells, facts), el("h3", {}, "How these axes are spelled"), none, spelling,
+    el("div", { class: "buttons" }, LN.redraw(view)),
   );
   view.ondraw((s) => {
     shown.hidden = s.done === null;
@@ -141,20 +142,20 @@ const picker = (view) => {
     facts.replaceChildren(...[
       `Pairs (μ, σ): ${members.length}, each from ${members[0].length} ${members[0].length === 1 ? "number" : "numbers"}.`,
       axes.length ? `γ and β that span these axes: shape ${tuple(shape)}, ${members[0].length} numbers each.${axes.includes(0) ? " The batch axis among them would want a γ for each example: no layer does that." : ""}` : "γ and β would be one number each.",
-      `Shape of the output: (2, 3, 4), whatever is ticked.${axes.join() === "2" ? "" : ` Largest difference from the feature axis alone: ${LN.say(Math.abs(d[largest(d)]), 3)}.`}`,
-    ].map((words) => LN.el("li", {}, words)));
+      `Shape of the output: (2, 3, 4), whatever is ticked.${axes.join() === "2" ? "" : ` Largest difference from the feature axis alone: ${say(Math.abs(d[largest(d)]), 3)}.`}`,
+    ].map((words) => el("li", {}, words)));
     none.hidden = axes.length > 0;
     spelling.replaceChildren(...(axes.length ? spelled(axes) : []).flatMap(([who, code, mind]) => [
-      LN.el("dt", {}, who), LN.el("dd", {}, LN.el("code", {}, code), LN.el("span", { class: "small" }, mind)),
+      el("dt", {}, who), el("dd", {}, el("code", {}, code), el("span", { class: "small" }, mind)),
     ]));
   });
-  return LN.el("div", {}, asked, shown);
+  return el("div", {}, asked, shown);
 };
 
 const SHOWN = [["x", "the input"], ["original", "the original's outputs"], ["exported", "the export's outputs"], ["difference", "export − original"], ["hypothesis", "the hypothesis's outputs"], ["residual", "export − hypothesis"]];
 
 const files = (view) => {
-  const story = LN.el("p", {}), given = LN.el("p", { class: "small" });
+  const story = el("p", {}), given = el("p", { class: "small" });
   const seen = (s) => {
     const e = evidence(s), made = ran(s) ? e.outputs[cause(s)] : e.exported;
     if (s.look === "difference") return apart(e.exported, e.original);
@@ -163,9 +164,9 @@ const files = (view) => {
   };
   const cells = grid(view, {
     label: "The numbers of the case",
-    cell: (i, j) => { const v = seen(view.state)[i * 4 + j]; return { text: brief(v), name: `${named(i * 4 + j)}, ${LN.say(v, 4)}`, class: "" }; },
+    cell: (i, j) => { const v = seen(view.state)[i * 4 + j]; return { text: brief(v), name: `${named(i * 4 + j)}, ${say(v, 4)}`, class: "" }; },
   });
-  const need = LN.el("p", { class: "small" });
+  const need = el("p", { class: "small" });
   const whose = () => (view.state.look === "hypothesis" && ran(view.state) ? "hypothesis" : "export");
   const clue = (column, caption, low, high) => LN.figure(view, {
     caption: () => `${caption} (of the ${whose()})`, height: 130,
@@ -181,9 +182,9 @@ const files = (view) => {
     const s = view.state, flag = `${mark(s)}shown`;
     view.set({ run: opened(s) ? s.run.filter((r) => r !== flag) : [...s.run.slice(-60), flag] });
   });
-  const again = LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1, cause: "", look: "exported" }));
-  const said = LN.el("p", { class: "verdict" }), would = LN.button("Show me what that would look like", () => view.set({ look: "hypothesis" }));
-  const all = LN.el("div", {});
+  const again = LN.redraw(view, { cause: "", look: "exported" });
+  const said = el("p", { class: "verdict" }), would = LN.button("Show me what that would look like", () => view.set({ look: "hypothesis" }));
+  const all = el("div", {});
   view.ondraw((s) => {
     const [title, words] = CASES[chosen(s) - 1], e = evidence(s), done = tried(s), key = cause(s);
     story.textContent = `${title}. ${words}`;
@@ -191,7 +192,7 @@ const files = (view) => {
     const r = ran(s) ? apart(e.exported, e.outputs[key]) : null, where = r && largest(r);
     said.textContent = !ran(s) ? "" : key === guilty(s)
       ? `✓ Residual 0 in all 24 places: ${CAUSES[key].text[0].toLowerCase()}${CAUSES[key].text.slice(1)}. ${CAUSES[key].fix}`
-      : `✗ ${CAUSES[key].text}? Run again, that leaves ${LN.say(Math.abs(r[where]), 3)} at ${named(where)}. If it were so, ${CAUSES[key].say}.`;
+      : `✗ ${CAUSES[key].text}? Run again, that leaves ${say(Math.abs(r[where]), 3)} at ${named(where)}. If it were so, ${CAUSES[key].say}.`;
     would.hidden = !ran(s) || key === guilty(s);
     need.textContent = ["hypothesis", "residual"].includes(s.look) && !ran(s) ? "No hypothesis has been run yet: these are the export's outputs." : "";
     const open = solved(s) || done.length >= 2;
@@ -199,16 +200,16 @@ const files = (view) => {
     pass.textContent = opened(s) ? "Hide the solution" : "Show me (not tried)";
     all.hidden = !open && !opened(s);
     const rows = residuals(s);
-    all.replaceChildren(LN.el("h3", {}, "Worked solution"), LN.el("p", {}, "Every hypothesis run again on the input; the one that leaves nothing (✓) is the cause. ", CAUSES[guilty(s)].fix),
-      LN.el("div", { class: "scroll words", tabindex: 0, role: "region", "aria-label": "Every hypothesis" }, LN.table(rows)));
+    all.replaceChildren(el("h3", {}, "Worked solution"), el("p", {}, "Every hypothesis run again on the input; the one that leaves nothing (✓) is the cause. ", CAUSES[guilty(s)].fix),
+      LN.region("words", "Every hypothesis", LN.table(rows)));
   });
-  return LN.el(
+  return el(
     "div", {}, LN.choice(view, "case", { label: "Case", options: CASES.map(([title], i) => [i + 1, `${i + 1} ${title}`]) }), story, given,
-    LN.el("div", { class: "pair" }, LN.el("div", {}, LN.choice(view, "look", { label: "Show", options: SHOWN }), need, cells),
-      LN.el("div", {}, LN.el("p", { class: "small" }, "Two clues. Take γ and β off again: a layer norm over features leaves each token mean 0, and spread 1 or just below."),
+    el("div", { class: "pair" }, el("div", {}, LN.choice(view, "look", { label: "Show", options: SHOWN }), need, cells),
+      el("div", {}, el("p", { class: "small" }, "Two clues. Take γ and β off again: a layer norm over features leaves each token mean 0, and spread 1 or just below."),
         clue(1, "Mean of each token", -3, 3), clue(2, "Spread of each token", 0, 1.5))),
-    LN.el("div", { class: "predict" }, LN.choice(view, "cause", { label: "What is wrong with the export?", options: KEYS.map((key) => [key, CAUSES[key].text]) }),
-      LN.el("div", { class: "buttons" }, run, pass, again), said, would), all,
+    el("div", { class: "predict" }, LN.choice(view, "cause", { label: "What is wrong with the export?", options: KEYS.map((key) => [key, CAUSES[key].text]) }),
+      el("div", { class: "buttons" }, run, pass, again), said, would), all,
   );
 };
 
@@ -226,7 +227,7 @@ const residuals = (s) => {
   const { exported, outputs } = evidence(s);
   return [["hypothesis", "largest residual"], ...KEYS.map((key) => {
     const r = apart(exported, outputs[key]), worst = Math.abs(r[largest(r)]);
-    return [CAUSES[key].text, `${worst === 0 ? "✓ " : ""}${LN.say(worst, 3)}`];
+    return [CAUSES[key].text, `${worst === 0 ? "✓ " : ""}${say(worst, 3)}`];
   })];
 };
 
@@ -241,12 +242,12 @@ LN.view({
     view.ondraw((s) => { one.hidden = s.part === "cases"; two.hidden = s.part !== "cases"; });
     return [LN.choice(view, "part", { label: "Do", options: [["pick", "pick the axes"], ["cases", "case files: find what is wrong"]] }), one, two];
   },
+  waits: (s) => s.done === null && s.part !== "cases",
   notice: ({ state: s }) => {
     if (s.part === "cases") {
       const e = evidence(s), d = apart(e.exported, e.original), k = largest(d), done = tried(s).length;
-      return `Both outputs have the shape (2, 3, 4); the export is up to ${LN.say(Math.abs(d[k]), 3)} off, at ${named(k)}. ${solved(s) ? `Found, with ${done} ${done === 1 ? "hypothesis" : "hypotheses"} run.` : `${done} of ${KEYS.length} hypotheses run.`}`;
+      return `Both outputs have the shape (2, 3, 4); the export is up to ${say(Math.abs(d[k]), 3)} off, at ${named(k)}. ${solved(s) ? `Found, with ${done} ${done === 1 ? "hypothesis" : "hypotheses"} run.` : `${done} of ${KEYS.length} hypotheses run.`}`;
     }
-    if (s.done === null) return LN.WAIT;
     const axes = ticked(s), { members } = split(axes), x = LN.small(s.seed), d = apart(over(x, axes), over(x, [2]));
     const mixes = axes.includes(0) ? "Examples share a mean, so an output depends on who else is in the batch." : axes.includes(1) ? "Tokens share a mean, so a token's output depends on its neighbours, and padding counts." : "No output depends on another token or example.";
     return `Averaging over ${axes.length > 1 ? "the axes " : axes.length ? "the axis " : ""}${spoken(axes)} makes ${members.length} ${members.length === 1 ? "group" : "groups"} of ${members[0].length}. ${mixes} ${Math.abs(d[largest(d)]) > 0 ? "The shape of the output is the same as that of a transformer's layer norm; the values are not." : ""}`.trim();

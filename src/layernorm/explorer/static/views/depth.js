@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const STACKS = {
   none: { name: "plain: W·h", text: "gᴸ" },
   residual: { name: "residual: h + W·h", text: "√(1 + g²)ᴸ" },
@@ -91,15 +92,15 @@ const measured = ({ depth, width, gain, seed, back }) => {
 const ended = (m, kind) => (m.s.back ? m.sizes[kind][0] : m.sizes[kind].at(-1));
 
 function build(view) {
-  const m = () => measured(view.state), shown = LN.el("div", {});
+  const m = () => measured(view.state), shown = el("div", {});
   const picked = LN.pick(view, {
     ask: "Predict first. A vector of 64 numbers of size 1 passes 48 layers. Each layer adds W·h to h, where W is random and keeps the size of what it multiplies. How large are the numbers at the end?",
-    key: "guess", done: "done", reveal: [shown], right: () => "power", land: { depth: 48, width: 64, gain: 1, back: false },
+    key: "guess", reveal: [shown], right: () => "power", land: { depth: 48, width: 64, gain: 1, back: false },
     options: [
-      { value: "one", text: "about 1: each W keeps the size", show: { depth: 2 }, why: (s) => `W·h alone keeps it, but it is added to h: after two layers the size is about ${LN.say(formula("residual", 2, s), 2)} already, and here it ends at ${LN.say(ended(m(), "residual"), 3)}.` },
-      { value: "sum", text: "about 7: 49 pieces of size 1, added at random", show: { gain: 1 }, why: () => `So it is with pre-norm, where each piece has size 1: ${LN.say(ended(m(), "pre"), 3)}. Without a norm each piece is as large as all before it: ${LN.say(ended(m(), "residual"), 3)}.` },
-      { value: "line", text: "about 49: each layer adds 1", show: { depth: 4 }, why: () => `Each layer adds as much as there is, not 1, and at a right angle: times √2 each, and ${LN.say(ended(m(), "residual"), 3)} in the end.` },
-      { value: "power", text: "millions", why: () => `Each layer multiplies the size by about √2, and √2⁴⁸ is ${LN.say(formula("residual", 48, { gain: 1, depth: 48 }), 3)}; this run ends at ${LN.say(ended(m(), "residual"), 3)}.` },
+      { value: "one", text: "about 1: each W keeps the size", show: { depth: 2 }, why: (s) => `W·h alone keeps it, but it is added to h: after two layers the size is about ${say(formula("residual", 2, s), 2)} already, and here it ends at ${say(ended(m(), "residual"), 3)}.` },
+      { value: "sum", text: "about 7: 49 pieces of size 1, added at random", show: { gain: 1 }, why: () => `So it is with pre-norm, where each piece has size 1: ${say(ended(m(), "pre"), 3)}. Without a norm each piece is as large as all before it: ${say(ended(m(), "residual"), 3)}.` },
+      { value: "line", text: "about 49: each layer adds 1", show: { depth: 4 }, why: () => `Each layer adds as much as there is, not 1, and at a right angle: times √2 each, and ${say(ended(m(), "residual"), 3)} in the end.` },
+      { value: "power", text: "millions", why: () => `Each layer multiplies the size by about √2, and √2⁴⁸ is ${say(formula("residual", 48, { gain: 1, depth: 48 }), 3)}; this run ends at ${say(ended(m(), "residual"), 3)}.` },
     ],
   });
   const figure = LN.figure(view, {
@@ -116,33 +117,32 @@ function build(view) {
     },
     rows: () => [["layer", ...Object.values(STACKS).map((k) => k.name)], ...m().sizes.none.map((_, l) => [l, ...Object.keys(STACKS).map((kind) => m().sizes[kind][l])])],
   });
-  const region = LN.el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Run and formula" });
+  const region = LN.region("", "Run and formula");
   view.ondraw(() => {
     const { s } = m(), where = s.back ? "Gradient before the first layer" : `After ${s.depth} layer${s.depth === 1 ? "" : "s"}`;
-    const rows = Object.entries(STACKS).map(([kind, { name, text }]) => [name, LN.say(ended(m(), kind), 3), `${text}${kind === "post" ? "" : ` = ${LN.say(formula(kind, s.back ? 0 : s.depth, s), 3)}`}`, ...(s.back ? [] : [band(kind, s).map((v) => LN.say(v, 3)).join(" to ")])]);
+    const rows = Object.entries(STACKS).map(([kind, { name, text }]) => [name, say(ended(m(), kind), 3), `${text}${kind === "post" ? "" : ` = ${say(formula(kind, s.back ? 0 : s.depth, s), 3)}`}`, ...(s.back ? [] : [band(kind, s).map((v) => say(v, 3)).join(" to ")])]);
     region.replaceChildren(LN.table([["stack", "this run", "formula", ...(s.back ? [] : ["two runs of three end in"])], ...rows], where));
   });
-  const ends = (kind) => `${STACKS[kind].name.split(":")[0]} ends at ${LN.say(ended(m(), kind), 3)}`;
+  const ends = (kind) => `${STACKS[kind].name.split(":")[0]} ends at ${say(ended(m(), kind), 3)}`;
   shown.append(
-    LN.el("div", { class: "panel" },
+    el("div", { class: "panel" },
       LN.slider(view, "gain", { label: "gain g of each layer", min: 0.5, max: 2, step: 0.05, mean: () => `${ends("residual")}, ${ends("pre")}` }),
       LN.slider(view, "depth", { label: "depth L, layers", min: 2, max: 96, step: 1, mean: () => `${ends("none")}, ${ends("residual")}` }),
       LN.choice(view, "width", { label: "Width d", options: [16, 32, 64, 128] }),
       LN.toggle(view, "back", "gradients, from the end to the start"),
-      LN.el("div", { class: "buttons" }, LN.button("Draw other weights", () => view.set({ seed: view.state.seed + 1 })), LN.button("g = 0.8", () => view.set({ gain: 0.8 })), LN.button("g = 1", () => view.set({ gain: 1 }))),
+      el("div", { class: "buttons" }, LN.button("Draw other weights", () => view.set({ seed: view.state.seed + 1 })), LN.button("g = 0.8", () => view.set({ gain: 0.8 })), LN.button("g = 1", () => view.set({ gain: 1 }))),
     ),
-    figure, LN.el("h3", {}, "This run and the formula"), region,
-    LN.el("p", { class: "small" }, "The formula is the root of the mean square over all draws of W, whose numbers are normal with deviation g/√d. A product of many random factors is skewed: most runs end below it, a few far above."),
+    figure, el("h3", {}, "This run and the formula"), region,
+    el("p", { class: "small" }, "The formula is the root of the mean square over all draws of W, whose numbers are normal with deviation g/√d. A product of many random factors is skewed: most runs end below it, a few far above."),
   );
   return [picked, shown];
 }
 
 const notice = ({ state }) => {
-  if (state.done === null) return LN.WAIT;
-  const m = measured(state), { s } = m, say = (kind) => LN.say(ended(m, kind), 3);
-  if (s.back) return `Going back, the gradient is ${say("residual")} times as large at the first layer of the residual stack, ${say("none")} times in the plain one, ${say("pre")} times with pre-norm and ${say("post")} times with post-norm.`;
+  const m = measured(state), { s } = m, end = (kind) => say(ended(m, kind), 3);
+  if (s.back) return `Going back, the gradient is ${end("residual")} times as large at the first layer of the residual stack, ${end("none")} times in the plain one, ${end("pre")} times with pre-norm and ${end("post")} times with post-norm.`;
   const plain = s.gain === 1 ? "stays near its size only because g is exactly 1" : s.gain < 1 ? "has all but vanished" : "has exploded";
-  return `After ${s.depth} layers the residual stack stands at ${say("residual")}, the plain one at ${say("none")}: it ${plain}. With pre-norm it is ${say("pre")}, near √(1 + g²·L) = ${LN.say(formula("pre", s.depth, s), 3)}: each layer adds the same amount, whatever came before. Post-norm resets it to ${say("post")}.`;
+  return `After ${s.depth} layers the residual stack stands at ${end("residual")}, the plain one at ${end("none")}: it ${plain}. With pre-norm it is ${end("pre")}, near √(1 + g²·L) = ${say(formula("pre", s.depth, s), 3)}: each layer adds the same amount, whatever came before. Post-norm resets it to ${end("post")}.`;
 };
 
 const code = ({ state }) => {

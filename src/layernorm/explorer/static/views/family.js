@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const SHAPE = [2, 3, 4], [BATCH, TOKENS, FEATURES] = SHAPE, SIZE = BATCH * TOKENS * FEATURES, EXAMPLE = TOKENS * FEATURES;
 const NORMS = { layer: "layer norm", rms: "RMS norm", group: "group norm, 2 groups", instance: "instance norm", batch: "batch norm" };
 const drawn = (seed) => { const next = LN.uniform(seed); return Array.from({ length: SIZE }, () => 1 + Math.floor(next() * 9)); };
@@ -44,33 +45,32 @@ const counts = (x, bins = 12) => {
 const build = (view) => {
   const x = () => drawn(view.state.seed);
   const y = () => normed(view.state.norm, x());
-  const { el } = LN;
   const shade = (v) => (v < -0.8 ? "g1" : v < 0 ? "" : v < 0.8 ? "g0" : "g3");
   const name = (i) => `${"AB"[Math.floor(i / TOKENS)]} · ${(i % TOKENS) + 1}`;
   const grid = (label, values, words) => LN.heads(view, LN.grid(view, {
     label, rows: () => BATCH * TOKENS, columns: () => FEATURES, head: name,
-    cell: (i, j) => ({ text: LN.say(values()[i * FEATURES + j], 3), name: `token ${name(i)}, feature ${j + 1}, ${words} ${LN.say(values()[i * FEATURES + j], 3)}`, class: words === "output" ? shade(values()[i * FEATURES + j]) : "" }),
+    cell: (i, j) => ({ text: say(values()[i * FEATURES + j], 3), name: `token ${name(i)}, feature ${j + 1}, ${words} ${say(values()[i * FEATURES + j], 3)}`, class: words === "output" ? shade(values()[i * FEATURES + j]) : "" }),
   }), () => ["token", ...Array.from({ length: FEATURES }, (_, j) => `f ${j + 1}`)]);
   const body = el("tbody", {});
-  const table = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "What changes the outputs" }, el(
+  const table = LN.region("", "What changes the outputs", el(
     "table", { class: "invariance" }, el("caption", {}, "What changes the outputs, by running each norm twice: ✓ nothing, ✗ and by how much"),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "what is done"), Object.values(NORMS).map((n) => el("th", { scope: "col" }, n)))), body,
   ));
   view.ondraw((s) => {
     const found = Object.fromEntries(Object.keys(NORMS).map((norm) => [norm, measure(drawn(s.seed), norm)]));
     body.replaceChildren(...Object.entries(TRIES).map(([key, [words]]) => el(
-      "tr", { "data-try": key }, el("th", { scope: "row" }, words), Object.keys(NORMS).map((norm) => el("td", {}, same(found[norm][key]) ? "✓ none" : `✗ ${LN.say(found[norm][key], 3)}`)),
+      "tr", { "data-try": key }, el("th", { scope: "row" }, words), Object.keys(NORMS).map((norm) => el("td", {}, same(found[norm][key]) ? "✓ none" : `✗ ${say(found[norm][key], 3)}`)),
     )));
   });
   const histogram = (caption, values) => LN.figure(view, {
-    caption: () => `${caption}: skew ${LN.say(skew(values()), 6)}`,
+    caption: () => `${caption}: skew ${say(skew(values()), 6)}`,
     draw: () => LN.bars(counts(values()), { low: -60, high: 1100, colour: "a" }),
     rows: () => [["bin", "how many"], ...counts(values()).map((n, i) => [i + 1, n])],
   });
   const numbers = () => sample(view.state.seed), normal = () => LN.layer(sample(view.state.seed));
   const shown = el(
     "div", {}, el("div", { class: "panel" }, LN.choice(view, "norm", { label: "The norm", options: Object.entries(NORMS) }),
-      LN.button("Other numbers", () => view.set({ seed: view.state.seed + 1 }))),
+      LN.redraw(view)),
     el("div", { class: "pair" }, el("div", {}, el("h3", {}, "The numbers"), grid("The numbers", x, "number")), el("div", {}, el("h3", {}, "The outputs"), grid("The outputs", y, "output"))),
     el("h3", {}, "What each of them leaves unchanged"), table,
     el("h3", {}, "The shape stays"), el("p", {}, "A token of 2000 numbers, most of them small: is it a bell curve after layer normalization?"),
@@ -78,12 +78,12 @@ const build = (view) => {
   );
   return [LN.pick(view, {
     ask: "A number is added to all features of one token. Which norms give the same outputs as before?",
-    key: "answer", done: "done", reveal: [shown], right: (s) => Object.keys(NORMS).filter((norm) => same(measure(drawn(s.seed), norm).offset)).join(),
+    key: "answer", reveal: [shown], right: (s) => Object.keys(NORMS).filter((norm) => same(measure(drawn(s.seed), norm).offset)).join(),
     options: [
-      { value: "all", text: "all of them: each divides by a spread", why: (s) => `Dividing undoes no offset. RMS norm, which takes no mean off, changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "group" } },
-      { value: "rms", text: "layer and RMS norm: both look at one token", why: (s) => `Both look at one token, but RMS norm takes no mean off; it changes by ${LN.say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "rms" } },
+      { value: "all", text: "all of them: each divides by a spread", why: (s) => `Dividing undoes no offset. RMS norm, which takes no mean off, changes by ${say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "group" } },
+      { value: "rms", text: "layer and RMS norm: both look at one token", why: (s) => `Both look at one token, but RMS norm takes no mean off; it changes by ${say(measure(drawn(s.seed), "rms").offset, 3)}.`, show: { norm: "rms" } },
       { value: "layer", text: "layer norm alone", why: () => "It takes off the mean of that very token; the others take off none, or one of other numbers too." },
-      { value: "batch", text: "batch norm: its mean is over the batch", why: (s) => `The offset of one token moves that token beside the others; batch norm changes by ${LN.say(measure(drawn(s.seed), "batch").offset, 3)}.`, show: { norm: "batch" } },
+      { value: "batch", text: "batch norm: its mean is over the batch", why: (s) => `The offset of one token moves that token beside the others; batch norm changes by ${say(measure(drawn(s.seed), "batch").offset, 3)}.`, show: { norm: "batch" } },
     ],
   }), shown];
 };
@@ -101,10 +101,9 @@ LN.view({
   start: { norm: "layer", seed: 1, answer: "", done: null },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return LN.WAIT;
     const found = measure(drawn(s.seed), s.norm), undone = Object.entries(TRIES).filter(([key]) => same(found[key])).map(([, [words]]) => words);
-    const kept = Object.entries(TRIES).filter(([key]) => !same(found[key])).map(([key, [words]]) => `${words} (${LN.say(found[key], 3)})`);
-    return `${NORMS[s.norm]}: nothing changes with ${undone.join("; ") || "none of these"}. ${kept.length ? `The outputs change with ${kept.join("; ")}.` : ""} And the skew of a long token is ${LN.say(skew(sample(s.seed)), 6)} before and ${LN.say(skew(LN.layer(sample(s.seed))), 6)} after: no norm makes a bell curve.`;
+    const kept = Object.entries(TRIES).filter(([key]) => !same(found[key])).map(([key, [words]]) => `${words} (${say(found[key], 3)})`);
+    return `${NORMS[s.norm]}: nothing changes with ${undone.join("; ") || "none of these"}. ${kept.length ? `The outputs change with ${kept.join("; ")}.` : ""} And the skew of a long token is ${say(skew(sample(s.seed)), 6)} before and ${say(skew(LN.layer(sample(s.seed))), 6)} after: no norm makes a bell curve.`;
   },
   code: ({ state: s }) => {
     const [call, options] = CALLS[s.norm];

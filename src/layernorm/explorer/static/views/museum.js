@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const f = Math.fround;
 const few = (y, digits) => (y.length < 7 ? LN.row(y, digits) : LN.row([...y.slice(0, 3), ...y.slice(-1)], digits).replace(/, (?=[^,]*$)/, ", …, "));
 const spread = (x) => Math.sqrt(LN.moments(x).variance);
@@ -49,13 +50,13 @@ const EXHIBITS = [
   {
     key: "zeros", ref: "pytorch/pytorch#41527", year: 2020, culprit: "lost", type: "float16", eps: 1e-12, x: ten,
     story: "Ten zeros in half precision, ε = 1e−12, on a GPU. PyTorch 1.3.1 gave zeros, 1.4 and 1.5 gave NaN.",
-    rows: () => [["float16 outputs", "ten NaN", few(LN.narrow(ten, { ...half, eps: 1e-12 }).y)], ["float32 outputs", "ten zeros", few(LN.narrow(ten, { eps: 1e-12 }).y)], ["ε as float16", "not printed", LN.say(LN.round(1e-12, "float16"))]],
+    rows: () => [["float16 outputs", "ten NaN", few(LN.narrow(ten, { ...half, eps: 1e-12 }).y)], ["float32 outputs", "ten zeros", few(LN.narrow(ten, { eps: 1e-12 }).y)], ["ε as float16", "not printed", say(LN.round(1e-12, "float16"))]],
     why: "No half lies between 0 and 5.96e−8, so 1e−12 became 0, and 0 / √0 is NaN.", fix: "statistics and ε in float32.",
   },
   {
     key: "late", ref: "microsoft/DeepSpeed#581", year: 2020, culprit: "lost", type: "float16", eps: 1e-12, x: ten, given: "The report names padding with zeros or a constant, and no other numbers.",
     story: "A training kernel: NaN wherever a sequence was padded. ε = 1e−12 was added in float32, and the sum then stored as a half.",
-    rows: () => [["variance + ε in float32", "1e−12", LN.say(f(0 + f(1e-12)))], ["the same as a half", "0", LN.say(late(ten, 1e-12).v)], ["outputs", "NaN", few(late(ten, 1e-12).y)]],
+    rows: () => [["variance + ε in float32", "1e−12", say(f(0 + f(1e-12)))], ["the same as a half", "0", say(late(ten, 1e-12).v)], ["outputs", "NaN", few(late(ten, 1e-12).y)]],
     why: "Adding in float32 did not help: the sum was rounded to a half before the root was taken.", fix: "the maintainer’s proposal: keep the variance in float32.",
     code: "v = np.float16(x.astype(np.float32).var() + np.float32(1e-12))\nprint(v, (x - x.mean()) / np.sqrt(v))",
   },
@@ -63,13 +64,13 @@ const EXHIBITS = [
     key: "safe", ref: "tensorflow/tensorflow#24979", year: 2019, culprit: "lost", type: "float16", eps: 1e-12, x: equal, given: "No row is given; four equal numbers stand in for one.",
     story: "layer_norm in TensorFlow’s contrib had ε = 1e−12 for every type. Training BERT in half precision met NaN. The change: 1e−3 for halves.",
     rows: () => [["before, ε = 1e−12", "NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-12 }).y)], ["after, ε = 1e−3", "no NaN", LN.row(LN.narrow(equal, { ...half, eps: 1e-3 }).y)],
-      ["what ε = 1e−3 leaves of a row of spread 0.01", "not mentioned", `${LN.say(100 * 0.01 / Math.sqrt(1e-4 + 1e-3), 3)} %`]],
+      ["what ε = 1e−3 leaves of a row of spread 0.01", "not mentioned", `${say(100 * 0.01 / Math.sqrt(1e-4 + 1e-3), 3)} %`]],
     why: "1e−12 is 0 as a half. 1e−3 is not, but rows with a small spread now shrink: the layer is another one.", fix: "a larger ε for halves; elsewhere ε was kept in float32.",
   },
   {
     key: "export", ref: "pytorch/pytorch#86580", year: 2022, culprit: "lost", type: "float16", eps: 1e-8, x: equal, given: "The report’s rows are random; NaN needs equal numbers, as here.",
     story: "A half model with ε = 1e−8 was exported to ONNX. In the file ε was 0.0; PyTorch itself had kept it in float32.",
-    rows: () => [["1e−8 as a half", "0.0", LN.say(LN.round(1e-8, "float16"))], ...[3e-8, 1e-7, 1e-5].map((e) => [`${LN.say(e)} as a half`, "–", LN.say(LN.round(e, "float16"), 6)]), ["equal numbers, exported", "–", LN.row(LN.narrow(equal, { ...half, eps: 1e-8 }).y)]],
+    rows: () => [["1e−8 as a half", "0.0", say(LN.round(1e-8, "float16"))], ...[3e-8, 1e-7, 1e-5].map((e) => [`${say(e)} as a half`, "–", say(LN.round(e, "float16"), 6)]), ["equal numbers, exported", "–", LN.row(LN.narrow(equal, { ...half, eps: 1e-8 }).y)]],
     why: "The least half is 5.96e−8; below half of that everything is 0. The two programs agree on every row but the constant ones.", fix: "casts around ε; from ONNX 17 on the norm is one operator, and ε an attribute of it.",
   },
   {
@@ -77,8 +78,8 @@ const EXHIBITS = [
     story: "randn(5, 4) + 2000 in PyTorch 1.7. Outputs should have variance 1; two rows came out with variances of tens of thousands.",
     rows: () => {
       const one = LN.narrow(rebuilt, { way: "one pass" }), other = LN.narrow(drawn, { way: "one pass" });
-      return [["a row’s outputs", LN.row(printed), LN.row(one.y)], ["their variance", "30 822.9", LN.say(LN.moments(one.y).variance, 7)], ["the variance below the root", "not printed", `${LN.say(one.variance)}; right is ${LN.say(LN.moments(rebuilt).variance, 3)}`],
-        ["the same row, two passes", "0.1249, 0.4133, −1.6235, 1.0852", LN.row(LN.narrow(rebuilt).y)], ["variance of another row’s outputs", "48 425.8", LN.say(LN.moments(other.y).variance, 7)]];
+      return [["a row’s outputs", LN.row(printed), LN.row(one.y)], ["their variance", "30 822.9", say(LN.moments(one.y).variance, 7)], ["the variance below the root", "not printed", `${say(one.variance)}; right is ${say(LN.moments(rebuilt).variance, 3)}`],
+        ["the same row, two passes", "0.1249, 0.4133, −1.6235, 1.0852", LN.row(LN.narrow(rebuilt).y)], ["variance of another row’s outputs", "48 425.8", say(LN.moments(other.y).variance, 7)]];
     },
     why: "Squares near 4 million stand 1/4 apart in float32, about as much as the variance is. It came out as 0, and outputs were divided by √ε.", fix: "later kernels by Welford’s way.",
     code: "mean = x.sum() / 4\nv = (x * x).sum() / 4 - mean * mean\ny = (x - mean) / np.sqrt(v + np.float32(1e-5))\nprint(v, y, y.astype(float).var())",
@@ -88,8 +89,8 @@ const EXHIBITS = [
     story: "Rows of 16 numbers, mean + i · 0.001. The report has a table of first outputs and largest errors.",
     rows: () => [[0, "−1.3416", "0.000"], [100, "−2.3716", "1.030"], [1000, "−2.3740", "1.033"], [10000, "−0.0024", "1.329"]].flatMap(([mean, got, error]) => {
       const x = ramp(mean).map(f), { y } = onePass(x, turns(4)), exact = LN.layer(x);
-      return [[`row mean ${mean}: first output`, got, LN.say(y[0], 5)], [`row mean ${mean}: largest error`, error, Math.max(...y.map((v, i) => Math.abs(v - exact[i]))).toFixed(3)]];
-    }).concat([["row mean 100, two passes", "–", LN.say(twoPasses(ramp(100).map(f))[0], 5)], ["row mean 100, stored in float32, exactly", "−1.3415", LN.say(LN.layer(ramp(100).map(f))[0], 5)], ["row mean 100, in float64", "–", LN.say(LN.layer(ramp(100))[0], 5)]]),
+      return [[`row mean ${mean}: first output`, got, say(y[0], 5)], [`row mean ${mean}: largest error`, error, Math.max(...y.map((v, i) => Math.abs(v - exact[i]))).toFixed(3)]];
+    }).concat([["row mean 100, two passes", "–", say(twoPasses(ramp(100).map(f))[0], 5)], ["row mean 100, stored in float32, exactly", "−1.3415", say(LN.layer(ramp(100).map(f))[0], 5)], ["row mean 100, in float64", "–", say(LN.layer(ramp(100))[0], 5)]]),
     why: "At a mean of 100 squares are near 10 000 and stand 0.001 apart; the variance is 0.00002.", fix: "two passes were proposed: the row is in the cache anyway.",
     code: "mean = x.mean()\nfor v in ((x * x).mean() - mean * mean, ((x - mean) ** 2).mean()):\n    print((x[0] - mean) / np.sqrt(v + np.float32(1e-5)))",
   },
@@ -98,8 +99,8 @@ const EXHIBITS = [
     story: "Sixteen numbers near 1449, cut out of a model. On the GPU every output was NaN; on the CPU all was well.",
     rows: () => {
       const one = onePass(mlx, blocks, { fused: true });
-      return [["outputs on the GPU", "NaN", few(one.y)], ["variance", "not printed", `${LN.say(one.variance)}; right is ${LN.say(LN.moments(mlx).variance)}`],
-        ["variance, mean² rounded on its own", "–", LN.say(onePass(mlx, blocks).variance)], ["variance, added one by one", "–", LN.say(LN.narrow(mlx, { way: "one pass" }).variance)]];
+      return [["outputs on the GPU", "NaN", few(one.y)], ["variance", "not printed", `${say(one.variance)}; right is ${say(LN.moments(mlx).variance)}`],
+        ["variance, mean² rounded on its own", "–", say(onePass(mlx, blocks).variance)], ["variance, added one by one", "–", say(LN.narrow(mlx, { way: "one pass" }).variance)]];
     },
     why: "The mean of squares is rounded to a quarter, mean² was not rounded: the difference fell below 0. Added in another order the same row gives 0 or 0.5, so the bug comes and goes.", fix: "two passes, in the change that closed it.",
     code: "mean = x.sum() / 16\nfor v in ((x * x).cumsum()[-1] / 16 - mean * mean, x.astype(float).var()):\n    print(v)",
@@ -107,18 +108,18 @@ const EXHIBITS = [
   {
     key: "aligned", ref: "OpenNMT/CTranslate2#951", year: 2022, culprit: "other", type: "float32", eps: 1e-5, x: narrow, given: "The change gives the two numbers and no row; a row of spread 0.01 is used here.",
     story: "A program that runs models trained in PyTorch had ε = 1e−4 on the GPU; PyTorch has 1e−5. One constant was changed.",
-    rows: () => [1e-4, 1e-5].map((eps) => [`spread 0.01, ε = ${LN.say(eps)}`, "–", LN.row(LN.narrow(narrow, { eps }).y, 4)]).concat([["spread 1, between the two ε", "–", `${LN.say(100 * (1 - Math.sqrt((1 + 1e-5) / (1 + 1e-4))), 2)} % apart`]]),
+    rows: () => [1e-4, 1e-5].map((eps) => [`spread 0.01, ε = ${say(eps)}`, "–", LN.row(LN.narrow(narrow, { eps }).y, 4)]).concat([["spread 1, between the two ε", "–", `${say(100 * (1 - Math.sqrt((1 + 1e-5) / (1 + 1e-4))), 2)} % apart`]]),
     why: "Nothing overflowed and nothing was lost. Rows with a wide spread look the same, rows with a narrow one do not.", fix: "1e−5 on the GPU too; later ε was read from the model.",
     code: "print(ln.layer_norm(x, eps=1e-4))",
   },
 ];
 
 const of = (s) => EXHIBITS.find(({ key }) => key === s.exhibit) ?? EXHIBITS[0];
-const least = (e) => `its least number above 0 is ${LN.say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${LN.say(e.eps)}`;
+const least = (e) => `its least number above 0 is ${say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${say(e.eps)}`;
 const WHY = {
   lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
-  cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${LN.say(LN.moments(e.x.map((v) => LN.round(v, e.type))).mean, 3)} and ${LN.say(spread(e.x), 3)}.`),
-  over: (e) => `The largest square here is ${LN.say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${LN.say(LN.TYPES[e.type].most, 3)}.`,
+  cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${say(LN.moments(e.x.map((v) => LN.round(v, e.type))).mean, 3)} and ${say(spread(e.x), 3)}.`),
+  over: (e) => `The largest square here is ${say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${say(LN.TYPES[e.type].most, 3)}.`,
   other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
 };
 const SHOW = {
@@ -128,28 +129,28 @@ const SHOW = {
 
 const build = (view) => {
   const e = () => of(view.state);
-  const card = LN.el("div", { class: "panel" }), heading = LN.el("h3", {});
-  const replay = LN.el("div", { class: "scroll wide", tabindex: 0, role: "region" }), why = LN.el("p", {}), given = LN.el("p", { class: "small" });
-  const shown = LN.el("div", {}, replay, given, why);
+  const card = el("div", { class: "panel" }), heading = el("h3", {});
+  const replay = LN.region("wide", ""), why = el("p", {}), given = el("p", { class: "small" });
+  const shown = el("div", {}, replay, given, why);
   const which = LN.choice(view, "exhibit", { label: "Exhibit", options: EXHIBITS.map(({ key, ref, year }) => [key, `${ref.split("/")[1]}, ${year}`]) });
   which.addEventListener("change", () => view.set({ done: null, guess: "" }));
-  const all = LN.el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": "All exhibits" }, LN.table(
+  const all = LN.region("wide", "All exhibits", LN.table(
     [["exhibit", "what", "reported", "replayed here"], ...EXHIBITS.flatMap(({ ref, rows }) => rows().map((row) => [ref, ...row]))], "Everything that is replayed"));
   view.ondraw(() => {
     heading.textContent = `${e().ref}, ${e().year}`;
     const [, repository, number] = /(.+)#(.+)/.exec(e().ref);
-    card.replaceChildren(heading, LN.el("p", {}, e().story), LN.el("p", { class: "small" }, LN.el("a", { href: `https://github.com/${repository}/issues/${number}`, rel: "noreferrer" }, "The report, on GitHub")));
+    card.replaceChildren(heading, el("p", {}, e().story), el("p", { class: "small" }, el("a", { href: `https://github.com/${repository}/issues/${number}`, rel: "noreferrer" }, "The report, on GitHub")));
     const label = `${e().ref}: reported, and replayed`;
     replay.setAttribute("aria-label", label);
     replay.replaceChildren(LN.table([["what", "reported", "replayed here"], ...e().rows(), ["layernorm, the same row", "–", few(LN.exact(e().x, e()), 4)]], label));
     given.textContent = e().given ?? "All numbers are in the report.";
-    why.replaceChildren(LN.el("strong", {}, CULPRITS[e().culprit]), ` ${e().why} What was done: ${e().fix}`);
+    why.replaceChildren(el("strong", {}, CULPRITS[e().culprit]), ` ${e().why} What was done: ${e().fix}`);
   });
   const pick = LN.pick(view, {
-    ask: "Answer first. What went wrong?", key: "guess", done: "done", reveal: [shown], right: () => e().culprit, at: "precision",
+    ask: "Answer first. What went wrong?", key: "guess", reveal: [shown], right: () => e().culprit, at: "precision",
     options: Object.entries(CULPRITS).map(([value, text]) => ({ value, text, why: () => WHY[value](e()), show: SHOW[value] })),
   });
-  return [which, card, pick, shown, LN.el("details", {}, LN.el("summary", {}, "All exhibits in one table"), all)];
+  return [which, card, pick, shown, el("details", {}, el("summary", {}, "All exhibits in one table"), all)];
 };
 
 LN.view({
@@ -159,8 +160,7 @@ LN.view({
   build,
   notice: ({ state: s }) => {
     const e = of(s), x = e.x.map((v) => LN.round(v, e.type)), lost = LN.round(e.eps, e.type) === 0;
-    return s.done === null ? "The replay is shown when you have answered; “Show me” costs nothing."
-      : `The row has mean ${LN.say(LN.moments(x).mean, 6)} and spread ${LN.say(spread(x), 3)}; ε is ${LN.say(e.eps)}${lost ? `, which is 0 in ${e.type}` : ""}. layernorm, which adds in float64 and rounds once, gives ${few(LN.exact(e.x, e), 4)}.`;
+    return `The row has mean ${say(LN.moments(x).mean, 6)} and spread ${say(spread(x), 3)}; ε is ${say(e.eps)}${lost ? `, which is 0 in ${e.type}` : ""}. layernorm, which adds in float64 and rounds once, gives ${few(LN.exact(e.x, e), 4)}.`;
   },
   code: ({ state: s }) => {
     const e = of(s), x = e.x.map((v) => LN.round(v, e.type));

@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const PATTERN = [2, 4, 6, 8], ROOT = Math.sqrt(5), EPSILONS = [1e-3, 1e-5, 1e-6, 1e-12];
 const EVEN = "[2, 4, 6, 8], stretched", EQUAL = "[5, 5, 5, 5]", TWO = "[0, 600]";
 const asked = ({ shape, sigma, c }) => (shape === EVEN ? PATTERN.map((v) => v * (sigma / ROOT)) : shape === EQUAL ? [5, 5, 5, 5] : [0, 600]).map((v) => v + c);
@@ -11,7 +12,7 @@ const ours = (s) => LN.exact(asked(s), s);
 const farthest = (a, b) => Math.max(...a.map((v, i) => Math.abs(v - b[i])));
 const finite = (x) => x.every(Number.isFinite);
 const gap = (size, type) => 2 ** (Math.floor(Math.log2(size)) - LN.TYPES[type].digits + 1);
-const whole = (v) => (Number.isInteger(v) && Math.abs(v) < 1e15 ? String(v).replace("-", "−") : LN.say(v, 10));
+const whole = (v) => (Number.isInteger(v) && Math.abs(v) < 1e15 ? String(v).replace("-", "−") : say(v, 10));
 const all = (x) => `[${x.map(whole).join(", ")}]`;
 const kept = (s) => { const x = asked(s); return farthest(x.map((v) => LN.round(v, s.type) - x[0]), x.map((v) => v - x[0])) <= 1e-2 * (Math.max(...x) - Math.min(...x)); };
 
@@ -67,10 +68,10 @@ const errorsBy = (type, eps) => [
   { name: "layernorm", compute: (x) => LN.exact(x, { type, eps }) },
 ].map(({ name, compute }) => ({ name, points: offsets(type).map((c) => [c, wrong(PATTERN.map((v) => v + c), type, eps, compute)]) }));
 
-const shrunk = (s) => `σ is ${LN.say(s.sigma / Math.sqrt(s.eps), 3)} times √ε; outputs keep ${LN.say(100 * shrink(s.sigma, s.eps), 3)} % of their size`;
+const shrunk = (s) => `σ is ${say(s.sigma / Math.sqrt(s.eps), 3)} times √ε; outputs keep ${say(100 * shrink(s.sigma, s.eps), 3)} % of their size`;
 const moved = (s) => {
   const y = narrow(s).y, d = farthest(y, LN.layer(asked({ ...s, c: 0 }), s));
-  return `${s.type} numbers of that size are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the offset changes the outputs by ${LN.say(d, 2)}` : "the outputs are no numbers"}`;
+  return `${s.type} numbers of that size are ${say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart; ${finite(y) ? `the offset changes the outputs by ${say(d, 2)}` : "the outputs are no numbers"}`;
 };
 
 const OPTIONS = [
@@ -89,9 +90,9 @@ const WORDS = {
   "one pass": "One pass: the mean of the squares, less the square of the mean. Each number is read once.",
   Welford: "Welford’s way: mean and squared differences grow together, number by number.",
 };
-const told = ({ type, way }) => `${WORDS[way]} ${type} keeps ${LN.TYPES[type].digits} binary digits and goes up to ${LN.say(LN.TYPES[type].most, 3)}.`;
+const told = ({ type, way }) => `${WORDS[way]} ${type} keeps ${LN.TYPES[type].digits} binary digits and goes up to ${say(LN.TYPES[type].most, 3)}.`;
 
-const region = (label, rows) => LN.el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": label }, LN.table(rows, label));
+const region = (label, rows) => LN.region("wide", label, LN.table(rows, label));
 
 const build = (view) => {
   const st = () => view.state, types = Object.keys(LN.TYPES), ways = Object.keys(LN.WAYS), begin = view.described.start;
@@ -108,8 +109,8 @@ const build = (view) => {
     return [
       ["step", `${s.way}, ${s.type}`, "layernorm: float64 inside"],
       ["stored", all(x), all(x)], ["mean", whole(n.mean), whole(m.mean)],
-      ["variance", LN.say(n.variance, 6), LN.say(m.variance, 6)], ["ε", LN.say(n.eps, 6), LN.say(s.eps, 6)],
-      ["√(variance + ε)", LN.say(LN.round(Math.sqrt(LN.round(n.variance + n.eps, s.type)), s.type), 6), LN.say(Math.sqrt(m.variance + s.eps), 6)],
+      ["variance", say(n.variance, 6), say(m.variance, 6)], ["ε", say(n.eps, 6), say(s.eps, 6)],
+      ["√(variance + ε)", say(LN.round(Math.sqrt(LN.round(n.variance + n.eps, s.type)), s.type), 6), say(Math.sqrt(m.variance + s.eps), 6)],
       ["outputs", LN.row(n.y), LN.row(ours(s))],
     ];
   };
@@ -122,11 +123,11 @@ const build = (view) => {
     },
     rows: () => {
       const lines = curves(st());
-      return [["offset", ...lines.map((l) => l.name)], ...lines[0].points.filter((_, i) => i % 3 === 0).map(([c], i) => [LN.say(c, 3), ...lines.map((l) => LN.say(l.points[3 * i][1], 3))])];
+      return [["offset", ...lines.map((l) => l.name)], ...lines[0].points.filter((_, i) => i % 3 === 0).map(([c], i) => [say(c, 3), ...lines.map((l) => say(l.points[3 * i][1], 3))])];
     },
   });
   const curve = LN.figure(view, {
-    caption: () => `What is left of the outputs: σ / √(σ² + ε), with ε = ${LN.say(st().eps)} and √ε = ${LN.say(Math.sqrt(st().eps), 4)}`,
+    caption: () => `What is left of the outputs: σ / √(σ² + ε), with ε = ${say(st().eps)} and √ε = ${say(Math.sqrt(st().eps), 4)}`,
     width: 480, height: 260,
     draw: (s) => {
       const points = Array.from({ length: 89 }, (_, i) => 10 ** (-8 + i / 8)), held = LN.round(s.eps, s.type);
@@ -135,19 +136,19 @@ const build = (view) => {
       const seen = Math.min(Math.max(s.sigma, SPREADS.low), SPREADS.high), at = [across(SPREADS, seen), 226 - 214 * shrink(seen, s.eps)];
       return [...LN.plot(lines, { x: SPREADS, y: { low: 0, high: 1 } }), ...mark(SPREADS, Math.sqrt(s.eps), "√ε", 220), LN.svg("circle", { cx: at[0], cy: at[1], r: 5, class: "dot" })];
     },
-    rows: () => [["σ", "what is left"], ...Array.from({ length: 12 }, (_, i) => [LN.say(10 ** (i - 8)), LN.say(shrink(10 ** (i - 8), st().eps), 5)]), [`now: ${LN.say(st().sigma)}`, LN.say(shrink(st().sigma, st().eps), 5)]],
+    rows: () => [["σ", "what is left"], ...Array.from({ length: 12 }, (_, i) => [say(10 ** (i - 8)), say(shrink(10 ** (i - 8), st().eps), 5)]), [`now: ${say(st().sigma)}`, say(shrink(st().sigma, st().eps), 5)]],
   });
   errors.querySelector("svg").setAttribute("viewBox", "0 0 480 260");
   const way = region("On the way", steps());
   view.ondraw(() => way.replaceChildren(LN.table(steps(), "On the way")));
   const sigma = LN.slider(view, "sigma", { label: "spread σ", min: -8, max: 3, step: 0.05, scale: "log", mean: () => shrunk(st()) });
   view.ondraw((s) => { sigma.hidden = s.shape !== EVEN; });
-  const words = LN.el("p", { class: "small" });
+  const words = el("p", { class: "small" });
   view.ondraw((s) => { words.textContent = told(s); });
   const main = { shape: EVEN, sigma: ROOT, eps: 1e-5 }, at = (type, way, c) => ({ ...main, type, way, c });
-  const shown = LN.el(
+  const shown = el(
     "div", {},
-    LN.el("div", { class: "panel" },
+    el("div", { class: "panel" },
       LN.choice(view, "shape", { label: "Token", options: [EVEN, EQUAL, TWO] }),
       LN.choice(view, "type", { label: "Stored and computed in", options: types }),
       LN.choice(view, "way", { label: "Variance by", options: ways }), words,
@@ -158,41 +159,40 @@ const build = (view) => {
         ["equal numbers, ε = 10⁻¹², float16", { shape: EQUAL, c: 0, eps: 1e-12, type: "float16", way: "two passes" }], ["[0, 600] in float16", { shape: TWO, c: 0, eps: 1e-5, type: "float16", way: "two passes" }],
         ["σ = √ε", { ...at("float32", "two passes", 0), sigma: Math.sqrt(1e-5) }],
       ])),
-    LN.el("div", { class: "pair" },
+    el("div", { class: "pair" },
       bars(() => `Outputs by ${st().way} in ${st().type}; outlines: without the offset, exactly`, () => narrow(st()).y, "a"),
       bars(() => `As layernorm does it: sums in float64, rounded once to ${st().type}`, () => ours(st()), "b")),
     way,
-    LN.el("h3", {}, "“Undoes an offset exactly”: where that stops being true"), errors,
+    el("h3", {}, "“Undoes an offset exactly”: where that stops being true"), errors,
     region(`The first power of two that, added to [2, 4, 6, 8], puts an output off by more than ${off}; all four sums are still stored exactly`, users()),
-    LN.el("p", { class: "small" }, "Flax takes a negative variance for 0: outputs in the hundreds, where the others give NaN."),
-    LN.el("h3", {}, "ε beside the spread"),
-    LN.el("div", { class: "panel" }, LN.choice(view, "eps", { label: "ε", options: EPSILONS.map((e) => [e, LN.say(e)]) }), sigma), curve,
-    region("What each type makes of ε", [["ε", ...types], ...[1e-3, 1e-5, 1e-6, 1e-8, 1e-12].map((e) => [LN.say(e), ...types.map((type) => LN.say(LN.round(e, type), 6))])]),
+    el("p", { class: "small" }, "Flax takes a negative variance for 0: outputs in the hundreds, where the others give NaN."),
+    el("h3", {}, "ε beside the spread"),
+    el("div", { class: "panel" }, LN.choice(view, "eps", { label: "ε", options: EPSILONS.map((e) => [e, say(e)]) }), sigma), curve,
+    region("What each type makes of ε", [["ε", ...types], ...[1e-3, 1e-5, 1e-6, 1e-8, 1e-12].map((e) => [say(e), ...types.map((type) => say(LN.round(e, type), 6))])]),
   );
   const pick = LN.pick(view, {
     ask: "Answer first. [2, 4, 6, 8] comes out as [−1.342, −0.447, 0.447, 1.342]. Add 2048, and store and compute in float16, which has eleven binary digits. What comes out?",
-    key: "guess", done: "done", options: OPTIONS, right: () => "moved", reveal: [shown], land: at("float16", "two passes", 2048),
+    key: "guess", options: OPTIONS, right: () => "moved", reveal: [shown], land: at("float16", "two passes", 2048),
   });
   return [pick, shown];
 };
 
 const notice = ({ state: s }) => {
-  if (s.done === null) return LN.WAIT;
   const x = asked(s), n = narrow(s), y = ours(s), d = farthest(n.y, LN.layer(n.held, s));
-  if (!finite(n.held)) return `${LN.say(Math.max(...x), 6)} is more than ${LN.say(LN.TYPES[s.type].most, 6)}, the largest ${s.type}; it is stored as infinity, and no way to a variance helps.`;
-  const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${whole(s.c)} are ${LN.say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${all(n.held)}. No arithmetic brings back what was not stored.`;
-  if (n.variance === Infinity) return `(${LN.say(n.held[0] - n.mean, 4)})² is ${LN.say((n.held[0] - n.mean) ** 2)}, more than ${LN.say(LN.TYPES[s.type].most, 6)}: the variance is infinite, and every output is 0. Squares outgrow a type long before numbers do. Right is ${LN.row(y, 4)}.`;
+  if (!finite(n.held)) return `${say(Math.max(...x), 6)} is more than ${say(LN.TYPES[s.type].most, 6)}, the largest ${s.type}; it is stored as infinity, and no way to a variance helps.`;
+  const storing = kept(s) ? "" : ` Storing alone has changed the token: ${s.type} numbers near ${whole(s.c)} are ${say(gap(Math.max(Math.abs(s.c), 1), s.type), 3)} apart, and what is held is ${all(n.held)}. No arithmetic brings back what was not stored.`;
+  if (n.variance === Infinity) return `(${say(n.held[0] - n.mean, 4)})² is ${say((n.held[0] - n.mean) ** 2)}, more than ${say(LN.TYPES[s.type].most, 6)}: the variance is infinite, and every output is 0. Squares outgrow a type long before numbers do. Right is ${LN.row(y, 4)}.`;
   if (n.variance === 0 && s.eps === 0) return "All numbers are equal and ε is 0: 0 / 0 is NaN.";
-  if (n.variance === 0 && n.eps === 0) return `${s.type} has no number near ${LN.say(s.eps)}: ε becomes 0, the variance is 0 too, and 0 / 0 is NaN. layernorm adds ε in float64, and gives ${LN.row(y, 4)}.`;
-  if (n.variance < 0) return `One pass subtracts ${LN.say(n.mean ** 2, 4)} from a number as large, where ${s.type} numbers are ${LN.say(gap(n.mean ** 2, s.type), 4)} apart. The difference, ${LN.say(n.variance)}, is below 0, and its root is NaN. The right variance is ${LN.say(LN.moments(n.held).variance)}.${storing}`;
-  if (n.variance === 0 && LN.moments(n.held).variance > 0) return `The variance came out as 0 instead of ${LN.say(LN.moments(n.held).variance)}: what tells the numbers apart is lost when squares near ${LN.say(n.mean ** 2, 3)} are subtracted. Only ε is left to divide by, and the outputs are ${LN.row(n.y, 4)}.${storing}`;
+  if (n.variance === 0 && n.eps === 0) return `${s.type} has no number near ${say(s.eps)}: ε becomes 0, the variance is 0 too, and 0 / 0 is NaN. layernorm adds ε in float64, and gives ${LN.row(y, 4)}.`;
+  if (n.variance < 0) return `One pass subtracts ${say(n.mean ** 2, 4)} from a number as large, where ${s.type} numbers are ${say(gap(n.mean ** 2, s.type), 4)} apart. The difference, ${say(n.variance)}, is below 0, and its root is NaN. The right variance is ${say(LN.moments(n.held).variance)}.${storing}`;
+  if (n.variance === 0 && LN.moments(n.held).variance > 0) return `The variance came out as 0 instead of ${say(LN.moments(n.held).variance)}: what tells the numbers apart is lost when squares near ${say(n.mean ** 2, 3)} are subtracted. Only ε is left to divide by, and the outputs are ${LN.row(n.y, 4)}.${storing}`;
   if (!finite(n.y)) return `The squares are too large for ${s.type}; infinity less infinity is NaN. layernorm gives ${LN.row(y, 4)}.`;
-  if (d > off) return `The outputs are off by ${LN.say(d, 3)}: the mean is held as ${whole(n.mean)} instead of ${whole(LN.moments(n.held).mean)}, the variance as ${LN.say(n.variance, 6)} instead of ${LN.say(LN.moments(n.held).variance, 6)}. layernorm, from the same stored numbers: ${LN.row(y, 4)}.${storing}`;
+  if (d > off) return `The outputs are off by ${say(d, 3)}: the mean is held as ${whole(n.mean)} instead of ${whole(LN.moments(n.held).mean)}, the variance as ${say(n.variance, 6)} instead of ${say(LN.moments(n.held).variance, 6)}. layernorm, from the same stored numbers: ${LN.row(y, 4)}.${storing}`;
   if (storing) return storing.trim();
   const { variance } = LN.moments(n.held);
-  if (variance === 0) return `All numbers are equal: 0 divided by √ε = ${LN.say(Math.sqrt(n.eps), 4)}, and every output is 0.`;
-  if (s.eps > 0.01 * variance) return `σ is ${LN.say(Math.sqrt(variance), 3)} and √ε is ${LN.say(Math.sqrt(s.eps), 3)}: ε is ${LN.say((100 * s.eps) / (variance + s.eps), 3)} % of what stands below the root, and outputs keep ${LN.say(100 * shrink(Math.sqrt(variance), s.eps), 3)} % of their size.`;
-  return `The outputs are off by ${LN.say(d, 2)} at most, and the offset of ${LN.say(s.c, 4)} does not show. ε is ${LN.say((100 * s.eps) / (variance + s.eps), 2)} % of what stands below the root.`;
+  if (variance === 0) return `All numbers are equal: 0 divided by √ε = ${say(Math.sqrt(n.eps), 4)}, and every output is 0.`;
+  if (s.eps > 0.01 * variance) return `σ is ${say(Math.sqrt(variance), 3)} and √ε is ${say(Math.sqrt(s.eps), 3)}: ${LN.share(s.eps, variance)}, and outputs keep ${say(100 * shrink(Math.sqrt(variance), s.eps), 3)} % of their size.`;
+  return `The outputs are off by ${say(d, 2)} at most, and the offset of ${say(s.c, 4)} does not show. ${LN.share(s.eps, variance, 2)}.`;
 };
 
 const PYTHON = {

@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const SHAPE = [2, 3, 4];
 const NORMS = {
   layer: { name: "layer norm", group: "the four features of one token", call: "layer_norm", options: {}, code: "ln.layer_norm(x)" },
@@ -62,7 +63,7 @@ const build = (view) => {
     cell: (i, j) => {
       const k = index(i, j), on = picked(view.state).includes(k), mine = k === number(view.state.cell), x = LN.small(view.state.seed)[k];
       return {
-        text: `${on ? "✓ " : ""}${x}${mine ? ` → ${LN.say(x + (view.state.by || 1))}` : ""}`,
+        text: `${on ? "✓ " : ""}${x}${mine ? ` → ${say(x + (view.state.by || 1))}` : ""}`,
         name: `${named(k)}, ${x}${mine ? ", this number will change" : ""}, ${on ? "marked" : "not marked"}`, class: `${mine ? "poked" : ""}${on ? " guessed" : ""}`,
       };
     },
@@ -73,7 +74,7 @@ const build = (view) => {
   });
   const asked = LN.predict(view, {
     ask: "Two examples, A and B, of three tokens with four features (f) each. The number with the arrow is about to change. Layer norm is computed before and after: mark each place whose output will be different (click, or arrows and Space).",
-    done: "done", asked: [pick], verdict: (s) => judge(s)[0],
+    asked: [pick], verdict: (s) => judge(s)[0],
   });
 
   const inputs = grid({
@@ -82,8 +83,8 @@ const build = (view) => {
       const s = view.state, k = index(i, j), x = poked(s), { of, members } = groups(known(s)), y = output(known(s), x);
       const own = k === number(s.cell) && s.by !== 0, group = of[k] === of[number(s.at)];
       return {
-        text: `${own ? "→ " : ""}${LN.say(x[k])}`, class: `${own ? "poked" : ""}${group ? " group" : ""}`,
-        name: `${named(k)}, ${LN.say(x[k])}, output ${LN.say(y[k], 3)}, group ${of[k] + 1} of ${members.length}${own ? ", the changed number" : ""}`,
+        text: `${own ? "→ " : ""}${say(x[k])}`, class: `${own ? "poked" : ""}${group ? " group" : ""}`,
+        name: `${named(k)}, ${say(x[k])}, output ${say(y[k], 3)}, group ${of[k] + 1} of ${members.length}${own ? ", the changed number" : ""}`,
       };
     },
     focus: (i, j) => { if (number(view.state.at) !== index(i, j)) view.set({ at: cellOf(index(i, j)) }); },
@@ -95,8 +96,8 @@ const build = (view) => {
       const s = view.state, k = index(i, j), before = output(known(s), LN.small(s.seed))[k], after = output(known(s), poked(s))[k];
       const { of, members } = groups(known(s)), moved = before !== after, guess = s.done === "committed" && picked(s).includes(k);
       return {
-        text: `${LN.say(Math.round(after * 100) / 100)}${moved ? "\n●" : ""}`, class: `two${moved ? " changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
-        name: `${named(k)}, output ${LN.say(after, 3)}, ${moved ? `changed from ${LN.say(before, 3)}` : "unchanged"}, group ${of[k] + 1} of ${members.length}${guess ? ", you marked it" : ""}`,
+        text: `${say(Math.round(after * 100) / 100)}${moved ? "\n●" : ""}`, class: `two${moved ? " changed" : ""}${of[k] === of[number(s.at)] ? " group" : ""}${guess ? " guessed" : ""}`,
+        name: `${named(k)}, output ${say(after, 3)}, ${moved ? `changed from ${say(before, 3)}` : "unchanged"}, group ${of[k] + 1} of ${members.length}${guess ? ", you marked it" : ""}`,
       };
     },
     focus: (i, j) => { if (number(view.state.at) !== index(i, j)) view.set({ at: cellOf(index(i, j)) }); },
@@ -107,20 +108,20 @@ const build = (view) => {
     const k = number(view.state.cell), [i, j] = view.state.turned ? [k % 4, Math.floor(k / 4)] : [Math.floor(k / 4), k % 4];
     outputs.querySelector("table").rows[i + 1].cells[j + 1].focus();
   });
-  const sum = LN.el("p", { class: "small" }), hunt = LN.el("ul", { class: "hunt" });
-  const shown = LN.el(
+  const sum = el("p", { class: "small" }), hunt = el("ul", { class: "hunt" });
+  const shown = el(
     "div", {}, shows,
-    LN.el(
+    el(
       "div", { class: "panel" },
       LN.choice(view, "norm", { label: "The norm", options: KEYS.map((key) => [key, NORMS[key].name]) }),
       LN.slider(view, "by", { label: "added to the number", min: -9, max: 9, step: 0.5, mean: () => `${changed(known(view.state), view.state).length} of 24 outputs change` }),
       LN.toggle(view, "turned", "Turn the picture: tokens as columns"),
     ),
-    LN.el("div", { class: "pair" },
-      LN.el("div", {}, LN.el("h3", {}, "The numbers"), LN.el("p", { class: "small" }, "Walk to a number to see its group outlined; Enter or a click pokes it."), inputs),
-      LN.el("div", {}, LN.el("h3", {}, "The outputs"), LN.el("p", { class: "small" }, "● changed when the number was poked. Dashed: marked by you."), outputs)),
-    sum, LN.el("h3", {}, "Poke under each norm, and compare the counts"), hunt,
-    LN.el("div", { class: "buttons" }, LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1, picks: "", done: null, tried: [""] }))),
+    el("div", { class: "pair" },
+      el("div", {}, el("h3", {}, "The numbers"), el("p", { class: "small" }, "Walk to a number to see its group outlined; Enter or a click pokes it."), inputs),
+      el("div", {}, el("h3", {}, "The outputs"), el("p", { class: "small" }, "● changed when the number was poked. Dashed: marked by you."), outputs)),
+    sum, el("h3", {}, "Poke under each norm, and compare the counts"), hunt,
+    el("div", { class: "buttons" }, LN.redraw(view, { picks: "", done: null, tried: [""] })),
   );
   view.ondraw((s) => {
     const open = s.done !== null, [, state] = judge(s), norm = known(s);
@@ -128,13 +129,13 @@ const build = (view) => {
     shows.hidden = s.done !== "committed" || !state;
     const { of, members } = groups(norm), x = poked(s), k = number(s.at), mine = members[of[k]].map((m) => x[m]);
     const { mean, variance } = LN.moments(mine), root = Math.sqrt(norm === "rms" ? variance + mean * mean : variance);
-    const root2 = norm === "rms" ? `root of the mean square ${LN.say(root, 4)}` : `mean ${LN.say(mean, 4)}, spread ${LN.say(root, 4)}`;
-    sum.textContent = `${capital(named(k))}: its group, number ${of[k] + 1} of ${members.length}, is ${LN.row(mine)}; ${root2}. So ${LN.say(x[k])} becomes ${LN.say(output(norm, x)[k], 3)}.`;
+    const root2 = norm === "rms" ? `root of the mean square ${say(root, 4)}` : `mean ${say(mean, 4)}, spread ${say(root, 4)}`;
+    sum.textContent = `${capital(named(k))}: its group, number ${of[k] + 1} of ${members.length}, is ${LN.row(mine)}; ${root2}. So ${say(x[k])} becomes ${say(output(norm, x)[k], 3)}.`;
     if (open && s.by !== 0) s.tried = KEYS.filter((key) => s.tried.includes(key) || key === norm);
     if (s.tried.length === 0) s.tried = [""];
     hunt.replaceChildren(...KEYS.map((key) => {
       const tried = s.tried.includes(key);
-      return LN.el("li", { class: tried ? "done" : "open" }, `${capital(NORMS[key].name)}: ${tried ? `${changed(key, { ...s, by: s.by || 3 }).length} of 24 outputs changed; group: ${NORMS[key].group}` : "not poked yet"}`);
+      return el("li", { class: tried ? "done" : "open" }, `${capital(NORMS[key].name)}: ${tried ? `${changed(key, { ...s, by: s.by || 3 }).length} of 24 outputs changed; group: ${NORMS[key].group}` : "not poked yet"}`);
     }));
   });
   return [asked, shown];
@@ -146,7 +147,6 @@ LN.view({
   start: { norm: "layer", cell: [0, 1, 2], at: [0, 1, 2], by: 3, turned: false, seed: 1, picks: "", tried: [""], done: null },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return LN.WAIT;
     const norm = known(s), { name, group } = NORMS[norm], moved = changed(norm, s), { of, members } = groups(norm), whole = members[of[number(s.cell)]].length;
     if (s.by === 0) return "Nothing was added to the number, so no output changes.";
     const turned = s.turned ? " The picture is turned and the group is not: a token is now a column, and the same numbers belong together. Row and column are ways to draw." : "";

@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const TOKEN = [2, 4, 6, 8];
 const before = ({ k, c }) => TOKEN.map((v) => k * v + c);
 const after = (state) => {
@@ -24,12 +25,12 @@ const effect = (state) => {
   const d = change(state);
   if (state.k === 0) return "every output is 0";
   if (state.k < 0) return "the outputs are flipped";
-  return d < 1e-4 ? "the outputs stay as they are" : `the outputs change by ${LN.say(d, 3)}`;
+  return d < 1e-4 ? "the outputs stay as they are" : `the outputs change by ${say(d, 3)}`;
 };
 
 const build = (view) => {
   const left = LN.figure(view, {
-    caption: () => `The token: k × [2, 4, 6, 8] + c; mean ${LN.say(LN.moments(before(view.state)).mean, 4)}, spread ${LN.say(Math.sqrt(LN.moments(before(view.state)).variance), 4)}`,
+    caption: () => `The token: k × [2, 4, 6, 8] + c; mean ${say(LN.moments(before(view.state)).mean, 4)}, spread ${say(Math.sqrt(LN.moments(before(view.state)).variance), 4)}`,
     draw: (s) => LN.bars(before(s), { low: -20, high: 20 }),
     rows: () => [["number", "before", "after"], ...before(view.state).map((v, i) => [i + 1, v, after(view.state)[i]])],
   });
@@ -49,21 +50,21 @@ const build = (view) => {
   }));
   const straight = LN.slider(view, "k", { label: "k, multiplied by", min: -10, max: 10, step: 0.25, mean: () => effect(view.state) });
   const fine = LN.slider(view, "k", { label: "k, from 10⁻⁵ to 10", min: -5, max: 1, step: 0.01, scale: "log", mean: () => effect(view.state) });
-  const controls = LN.el(
+  const controls = el(
     "div", { class: "panel" },
     straight, fine,
     LN.slider(view, "c", { label: "c, added", min: -10, max: 10, step: 0.5, mean: () => (view.state.low ? effect(view.state) : "an offset is taken off with the mean") }),
     LN.toggle(view, "log", "k on a log scale"), LN.toggle(view, "low", "in 16-bit floating point"),
     LN.chips(view, "Settings to try", [["k = −1", { k: -1 }], ["k = 0", { k: 0 }], ["k = 0.001", { k: 0.001, c: 0, log: true }], ["c = 2048 in 16 bits", { k: 1, c: 2048, low: true }], ["+ 100", { k: 1, c: 100 }]]),
   );
-  const hunt = LN.el("ul", { class: "hunt" }), count = LN.el("p", {});
-  const shown = LN.el("div", {}, LN.el("div", { class: "pair" }, left, right), controls,
-    LN.el("h3", {}, "Is there any setting that changes the right-hand bars?"), count, hunt);
+  const hunt = el("ul", { class: "hunt" }), count = el("p", {});
+  const shown = el("div", {}, el("div", { class: "pair" }, left, right), controls,
+    el("h3", {}, "Is there any setting that changes the right-hand bars?"), count, hunt);
   const asked = LN.predict(view, {
     ask: "[2, 4, 6, 8] comes out as [−1.342, −0.447, 0.447, 1.342]. Draw what [20, 40, 60, 80] comes out as.",
-    done: "done", asked: [guessed, ...slides], revealed: [shown], land: { k: 10, c: 0 },
+    asked: [guessed, ...slides], revealed: [shown], land: { k: 10, c: 0 },
     verdict: ({ guess }) => {
-      const off = Math.max(...guess.map((g, i) => Math.abs(g - plain[i]))), outlines = `Your bars, kept as outlines, are ${off < 0.25 ? "within" : "up to"} ${LN.say(off, 2)}`;
+      const off = Math.max(...guess.map((g, i) => Math.abs(g - plain[i]))), outlines = `Your bars, kept as outlines, are ${off < 0.25 ? "within" : "up to"} ${say(off, 2)}`;
       return off < 0.25 ? `You had it: [20, 40, 60, 80] comes out the same again. ${outlines}.`
         : `[20, 40, 60, 80] comes out the same again, [−1.342, −0.447, 0.447, 1.342]. ${outlines} off. ${Math.max(...guess.map(Math.abs)) > 3 ? "A larger token does not give a larger output: the spread grew with it." : ""}`;
     },
@@ -74,7 +75,7 @@ const build = (view) => {
     const found = HUNT.filter((h) => s.found.includes(h.key) || (s.done !== null && h.met(s)));
     s.found = found.map((h) => h.key);
     count.textContent = `Found ${found.length} of 4 kinds.`;
-    hunt.replaceChildren(...HUNT.map((h) => LN.el("li", { class: found.includes(h) ? "done" : "open" }, found.includes(h) ? h.name : "not found yet")));
+    hunt.replaceChildren(...HUNT.map((h) => el("li", { class: found.includes(h) ? "done" : "open" }, found.includes(h) ? h.name : "not found yet")));
   });
   return [asked, shown];
 };
@@ -98,13 +99,12 @@ LN.view({
   start: { k: 1, c: 0, log: false, low: false, guess: [0, 0, 0, 0], done: null, found: [""] },
   build,
   notice: ({ state: s }) => {
-    if (s.done === null) return LN.WAIT;
     const { variance } = LN.moments(before(s)), d = change(s), spread = Math.sqrt(variance);
-    if (s.low && d > 0.01) return `In 16 bits the numbers near ${LN.say(s.c, 4)} stand ${LN.say(2 ** (Math.floor(Math.log2(Math.abs(s.c || 1))) - 10), 3)} apart, and the mean is rounded to one of them: the outputs are ${LN.row(after(s), 4)}. An offset is undone exactly only in exact arithmetic.`;
+    if (s.low && d > 0.01) return `In 16 bits the numbers near ${say(s.c, 4)} stand ${say(2 ** (Math.floor(Math.log2(Math.abs(s.c || 1))) - 10), 3)} apart, and the mean is rounded to one of them: the outputs are ${LN.row(after(s), 4)}. An offset is undone exactly only in exact arithmetic.`;
     if (s.k === 0) return "All four numbers are equal, the spread is 0, and every output is 0: ε alone stands below the root, and 0 / √ε is 0.";
     if (s.k < 0) return `A negative k turns the token over, and the outputs with it: the largest number is now the smallest.`;
-    if (d < 1e-4) return `The outputs change by ${LN.say(d, 2)}, too little to see: the spread is ${LN.say(spread, 3)}, far above √ε = 0.00316, and so k cancels.`;
-    return `The spread is ${LN.say(spread, 3)} and √ε is 0.00316: ε is ${LN.say((100e-5) / (variance + 1e-5), 3)} % of what stands below the root, and the outputs shrink to ${LN.row(after(s), 4)}.`;
+    if (d < 1e-4) return `The outputs change by ${say(d, 2)}, too little to see: the spread is ${say(spread, 3)}, far above √ε = 0.00316, and so k cancels.`;
+    return `The spread is ${say(spread, 3)} and √ε is 0.00316: ${LN.share(1e-5, variance)}, and the outputs shrink to ${LN.row(after(s), 4)}.`;
   },
   code: ({ state: s }) => `${LN.HEAD}x = ${LN.py(s.k)} * np.array([2.0, 4.0, 6.0, 8.0]) + ${LN.py(s.c)}\nprint(ln.layer_norm(x${s.low ? '.astype("float16")' : ""}))\n`,
   calls: ({ state: s }) => [{ call: "layer_norm", x: before(s), options: {}, expected: s.low ? LN.exact(before(s), { type: "float16" }) : LN.layer(before(s)), type: s.low ? "float16" : "float64" }],

@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+const { el, say } = LN;
 const ROWS = 16, COLUMNS = 24, LISTED = 8, PLOTTED = 200, BARS = 6, MOST_BYTES = 2 ** 26, HALF = LN.TYPES.float16.most;
 // beyond this |μ|/σ, E[x²] − E[x]² in float32 may miss the variance by 1 % and more
 const CANCELS = Math.sqrt(0.01 * 2 ** 24);
@@ -10,7 +11,7 @@ const KINDS = {
   odd: ["NaN or infinity inside", "Its mean, its spread and all its outputs are NaN."],
   tiny: ["Spread below 10 √ε", "Beside the variance ε is no longer small, and the outputs shrink."],
   overflow: ["Beyond 16 bits", `A number or a squared difference is above ${HALF}, the largest float16.`],
-  cancels: ["Mean far above the spread", `The mean is over ${LN.say(CANCELS, 3)} σ: E[x²] − E[x]² in float32 may miss the variance by 1 % and more.`],
+  cancels: ["Mean far above the spread", `The mean is over ${say(CANCELS, 3)} σ: E[x²] − E[x]² in float32 may miss the variance by 1 % and more.`],
 };
 const EXAMPLE = { 3: (v) => v * 0.001, 6: () => 7, 8: (v, j) => (j === 4 ? NaN : v), 9: (v, j) => ({ 2: Infinity, 7: -Infinity })[j] ?? v, 11: (v) => v * 40000, 13: (v) => v + 30000 };
 const next = LN.normal(11), deviation = (x) => { const m = LN.moments(x); return [m.mean, Math.sqrt(m.variance)]; };
@@ -132,7 +133,7 @@ function drawn(s) {
     row.forEach((v, j) => {
       const x = left + j * wide, m = x + wide / 2, nan = Number.isNaN(v), finite = Number.isFinite(v);
       parts.push(LN.svg("rect", { x, y, width: wide, height: high, class: `cell ${nan ? "nan" : !finite ? "inf" : v < 0 ? "b" : "a"}`, "fill-opacity": finite ? (0.06 + 0.94 * Math.min(Math.abs(v) / most, 1)).toFixed(2) : 1 }));
-      if (!finite) parts.push(LN.svg("text", { x: m, y: y + 13, class: `glyph${nan ? " nan" : ""}` }, nan ? "×" : LN.say(v)));
+      if (!finite) parts.push(LN.svg("text", { x: m, y: y + 13, class: `glyph${nan ? " nan" : ""}` }, nan ? "×" : say(v)));
       else if (Math.abs(v) > most) { const a = v > 0 ? 13 : 5; parts.push(LN.svg("path", { d: `M${m - 5},${y + a} L${m},${y + 18 - a} L${m + 5},${y + a} Z`, class: "sign over" })); }
       else if (v < 0) parts.push(LN.svg("line", { x1: m - 4, x2: m + 4, y1: y + 9, y2: y + 9, class: "sign" }));
     });
@@ -153,10 +154,10 @@ const linked = (id, state) => `#${LN.link(id, state)}`;
 
 /** Say where the open token, or one with its mean and spread, can be looked at. */
 function elsewhere(s) {
-  const x = held.token.x, [mean, sd] = deviation(x), start = LN.VIEWS.find((v) => v.id === "recipe")?.start ?? {}, key = ["x", "token", "values"].find((k) => Array.isArray(start[k]));
+  const x = held.token.x, [mean, sd] = deviation(x);
   if (!x.every(Number.isFinite)) return [];
   return [
-    key && x.length > 1 ? [x.length > BARS ? `its first ${BARS} numbers, step by step` : "its numbers, step by step", linked("recipe", { [key]: x.slice(0, BARS) })] : null,
+    x.length > 1 ? [x.length > BARS ? `its first ${BARS} numbers, step by step` : "its numbers, step by step", linked("recipe", { x: x.slice(0, BARS) })] : null,
     sd > 0 ? ["[2, 4, 6, 8] with its mean and spread", linked("shift", { k: sd / Math.sqrt(5), c: mean - Math.sqrt(5) * sd, log: true, low: type() === "float16", done: "passed" })] : null,
     sd > 0 ? ["its mean and spread in fewer bits", linked("precision", { sigma: sd, c: mean, eps: s.eps, type: type(), done: "passed" })] : null,
   ].filter(Boolean);
@@ -164,54 +165,54 @@ function elsewhere(s) {
 
 function measured() {
   const x = sources.get("example").values.slice(36, 48), sd = deviation(x)[1];
-  return `The spread of x[3] is ${LN.say(sd, 3)} and √ε is 0.00316: ε is ${LN.say(1e-3 / (sd * sd + 1e-5), 3)} % of what stands below the root, and the outputs have spread ${LN.say(deviation(LN.layer(x))[1], 3)}.`;
+  return `The spread of x[3] is ${say(sd, 3)} and √ε is 0.00316: ${LN.share(1e-5, sd * sd)}, and the outputs have spread ${say(deviation(LN.layer(x))[1], 3)}.`;
 }
 
 function build(view) {
   const st = () => view.state, when = (give, otherwise = "") => (open(st()) ? give(st()) : otherwise), fresh = (of) => view.set({ of, token: 0, feature: 0, done: st().done ?? "passed" });
-  const select = LN.el("select", { id: LN.id("of"), onchange: () => fresh(select.value) });
-  const file = LN.el("input", { type: "file", id: LN.id("file"), accept: ".npy,.safetensors", onchange: () => { if (file.files[0]) bring(view, file.files[0]); file.value = ""; } });
+  const select = el("select", { id: LN.id("of"), onchange: () => fresh(select.value) });
+  const file = el("input", { type: "file", id: LN.id("file"), accept: ".npy,.safetensors", onchange: () => { if (file.files[0]) bring(view, file.files[0]); file.value = ""; } });
   const field = (key, text) => {
-    const input = LN.el("input", { type: "number", id: LN.id(key), min: 0, step: 1, onchange: () => view.set({ [key]: Math.max(0, Math.round(Number(input.value)) || 0) }) });
+    const input = el("input", { type: "number", id: LN.id(key), min: 0, step: 1, onchange: () => view.set({ [key]: Math.max(0, Math.round(Number(input.value)) || 0) }) });
     view.ondraw((s) => { if (document.activeElement !== input) input.value = s[key]; });
-    return LN.el("div", { class: "numbers" }, LN.el("label", { for: input.id }, text), input);
+    return el("div", { class: "numbers" }, el("label", { for: input.id }, text), input);
   };
   const figure = (caption, draw, rows, height) => LN.figure(view, { caption: () => when(caption), width: 480, height, draw: () => when(draw, []), rows: () => when(rows, [[""]]) });
   const bars = (name, of, colour, scale) => figure(
-    () => `${name} ${label(held.token.at)}${held.columns > BARS ? `, the first ${BARS} of ${LN.say(held.columns)} features` : ""}`,
+    () => `${name} ${label(held.token.at)}${held.columns > BARS ? `, the first ${BARS} of ${say(held.columns)} features` : ""}`,
     () => { const x = held.token[of].slice(0, BARS), most = scale ?? (Math.max(0, ...x.filter(Number.isFinite).map(Math.abs)) * 1.1 || 1); return LN.bars(x, { low: -most, high: most, colour, width: 480, names: x.map((_, j) => j) }); },
     () => [["feature", name], ...held.token[of].slice(0, 64).map((v, j) => [j, v])], 200,
   );
   const map = figure(
-    (s) => { const { rows, columns } = held.map, part = rows.length * columns.length < held.size; return `${s.show === "after" ? "After layer normalization" : "The values"}: ${rows.length} of ${LN.say(held.rows)} tokens, ${columns.length} of ${LN.say(held.columns)} features${part ? (s.whole ? ", evenly sampled" : ", close up") : ""}`; },
+    (s) => { const { rows, columns } = held.map, part = rows.length * columns.length < held.size; return `${s.show === "after" ? "After layer normalization" : "The values"}: ${rows.length} of ${say(held.rows)} tokens, ${columns.length} of ${say(held.columns)} features${part ? (s.whole ? ", evenly sampled" : ", close up") : ""}`; },
     drawn, (s) => [["token", ...held.map.columns.map((c) => `feature ${c}`)], ...cells(s).map((row, i) => [label(held.map.rows[i]), ...row])], 312,
   );
   const tokens = figure(
-    () => `Mean and spread of ${held.tokens.length < held.rows ? `${held.tokens.length} of ${LN.say(held.rows)} tokens` : "each token"}, by size; what is 0 or not finite has no place on a log scale`,
+    () => `Mean and spread of ${held.tokens.length < held.rows ? `${held.tokens.length} of ${say(held.rows)} tokens` : "each token"}, by size; what is 0 or not finite has no place on a log scale`,
     plotted, () => [["token", "mean μ", "spread σ"], ...held.tokens.map(([i, m, d]) => [label(i), m, d])], 260,
   );
   const asks = LN.pick(view, {
     ask: "Predict first. The example has 16 tokens of 12 numbers. Those of token x[3] differ by about 0.001. After layer normalization with ε = 0.00001, the spread of its outputs is …",
-    key: "guess", done: "done", reveal: [], right: () => "small", land: { of: "example", token: 3, eps: 1e-5 },
+    key: "guess", reveal: [], right: () => "small", land: { of: "example", token: 3, eps: 1e-5 },
     options: [
       { value: "one", text: "1, as that of every token", show: {}, why: () => `That needs an ε far below the variance. ${measured()}` },
       { value: "small", text: "far below 1", why: measured },
       { value: "nan", text: "NaN: the numbers are too close", show: { token: 6 }, why: () => "ε keeps the root away from 0: even x[6], whose numbers are all equal, comes out as zeros." },
     ],
   });
-  const wrong = LN.el("p", { role: "status", class: "wrong long" }), by = LN.el("p", { class: "small" }), line = LN.el("p", { class: "long summary" }), legend = LN.el("p", { class: "small" });
-  const worst = LN.el("div", { class: "worst" }), links = LN.el("ul", {}), go = LN.el("div", {}, LN.el("p", {}, "Look at it elsewhere:"), links), closer = field("feature", "Close up from feature");
-  const shown = LN.el(
-    "div", {}, line, by, LN.choice(view, "eps", { label: "Epsilon", options: [1e-3, 1e-5, 1e-6, 1e-12].map((e) => [e, LN.say(e)]) }),
-    LN.el("h3", {}, "The worst tokens"), worst, LN.el("h3", {}, "One token"), field("token", "Token, counted from 0"), LN.el("div", { class: "pair" }, bars("Before:", "x", "a"), bars("After:", "y", "b", 3.5)), go,
-    LN.el("h3", {}, "The whole array"), LN.choice(view, "show", { label: "Show", options: [["before", "the values"], ["after", "after layer normalization"]] }),
+  const wrong = el("p", { role: "status", class: "wrong long" }), by = el("p", { class: "small" }), line = el("p", { class: "long summary" }), legend = el("p", { class: "small" });
+  const worst = el("div", { class: "worst" }), links = el("ul", {}), go = el("div", {}, el("p", {}, "Look at it elsewhere:"), links), closer = field("feature", "Close up from feature");
+  const shown = el(
+    "div", {}, line, by, LN.choice(view, "eps", { label: "Epsilon", options: [1e-3, 1e-5, 1e-6, 1e-12].map((e) => [e, say(e)]) }),
+    el("h3", {}, "The worst tokens"), worst, el("h3", {}, "One token"), field("token", "Token, counted from 0"), el("div", { class: "pair" }, bars("Before:", "x", "a"), bars("After:", "y", "b", 3.5)), go,
+    el("h3", {}, "The whole array"), LN.choice(view, "show", { label: "Show", options: [["before", "the values"], ["after", "after layer normalization"]] }),
     LN.choice(view, "whole", { label: "Cells", options: [[true, "sampled from all"], [false, "close up, from the token above"]] }), closer, map, legend, tokens,
   );
   let offered = "", built = "";
   view.drawers.unshift(() => have(view));
   view.ondraw((s) => {
     const names = [...sources].map(([key, { name }]) => [key, name]), source = sources.get(s.of);
-    if (offered !== JSON.stringify(names)) select.replaceChildren(...names.map(([value, name]) => LN.el("option", { value }, name)));
+    if (offered !== JSON.stringify(names)) select.replaceChildren(...names.map(([value, name]) => el("option", { value }, name)));
     offered = JSON.stringify(names);
     select.value = s.of;
     shown.hidden = !open(s);
@@ -219,11 +220,11 @@ function build(view) {
     if (!open(s)) return;
     const h = held, odd = [["NaN", h.nan], ["∞", h.plus], ["−∞", h.minus]].filter(([, n]) => n > 0).map(([what, n]) => `${n} × ${what}`);
     line.replaceChildren(
-      LN.el("strong", {}, LN.el("bdi", {}, source.name)), `: shape (${h.shape.join(", ")}), ${h.dtype}, ${LN.say(h.rows)} token${h.rows === 1 ? "" : "s"} of ${LN.say(h.columns)} features; from ${LN.say(h.least)} to ${LN.say(h.most)}, mean ${LN.say(h.mean, 4)}, σ ${LN.say(h.sd, 4)} `,
-      odd.length ? LN.el("span", { class: "loud" }, `⚠ ${odd.join(", ")}`) : "",
+      el("strong", {}, el("bdi", {}, source.name)), `: shape (${h.shape.join(", ")}), ${h.dtype}, ${say(h.rows)} token${h.rows === 1 ? "" : "s"} of ${say(h.columns)} features; from ${say(h.least)} to ${say(h.most)}, mean ${say(h.mean, 4)}, σ ${say(h.sd, 4)} `,
+      odd.length ? el("span", { class: "loud" }, `⚠ ${odd.join(", ")}`) : "",
     );
     by.textContent = source.values ? "All of this is computed in this page." : `All of this is computed by ${LN.library.name}, in Python.`;
-    legend.textContent = `Violet: above 0. Orange with a dash: below 0. The stronger, the larger; ▲ and ▼ are beyond ±${LN.say(limit(s), 3)}. × is NaN.`;
+    legend.textContent = `Violet: above 0. Orange with a dash: below 0. The stronger, the larger; ▲ and ▼ are beyond ±${say(limit(s), 3)}. × is NaN.`;
     closer.hidden = s.whole;
     tokens.hidden = h.rows < 2;
     map.querySelector("svg").setAttribute("viewBox", `0 0 480 ${24 + 18 * h.map.rows.length}`);
@@ -232,31 +233,31 @@ function build(view) {
     for (const b of worst.querySelectorAll("button")) b.setAttribute("aria-pressed", String(Number(b.dataset.at) === h.token.at));
     const places = elsewhere(s);
     go.hidden = places.length === 0;
-    links.replaceChildren(...places.map(([text, href]) => LN.el("li", {}, LN.el("a", { href }, text))));
+    links.replaceChildren(...places.map(([text, href]) => el("li", {}, el("a", { href }, text))));
   });
-  return [asks, LN.el("div", { class: "panel" }, LN.el("label", { for: select.id }, "Array"), select,
-    LN.el("p", {}, LN.el("label", { for: file.id }, "Or bring your own, .npy or .safetensors; it stays on this machine: "), file), wrong), shown];
+  return [asks, el("div", { class: "panel" }, el("label", { for: select.id }, "Array"), select,
+    el("p", {}, el("label", { for: file.id }, "Or bring your own, .npy or .safetensors; it stays on this machine: "), file), wrong), shown];
 }
 
 function listing(view, kind) {
   const { count, first } = held.worst[kind], [title, why] = KINDS[kind];
-  const about = ([, m, d]) => (kind === "odd" ? "" : kind === "cancels" ? `, |μ| / σ = ${LN.say(Math.abs(m) / d, 3)}` : `, σ = ${LN.say(d, 3)}`);
-  return LN.el(
-    "div", {}, LN.el("p", {}, LN.el("strong", {}, `${title}: ${count}. `), count ? why : "No token."),
-    LN.el("div", { class: "chips", role: "group", "aria-label": title }, first.map((t) => LN.button(label(t[0]) + about(t), () => view.set({ token: t[0] }), { "data-at": t[0] }))),
+  const about = ([, m, d]) => (kind === "odd" ? "" : kind === "cancels" ? `, |μ| / σ = ${say(Math.abs(m) / d, 3)}` : `, σ = ${say(d, 3)}`);
+  return el(
+    "div", {}, el("p", {}, el("strong", {}, `${title}: ${count}. `), count ? why : "No token."),
+    el("div", { class: "chips", role: "group", "aria-label": title }, first.map((t) => LN.button(label(t[0]) + about(t), () => view.set({ token: t[0] }), { "data-at": t[0] }))),
   );
 }
 
 const notice = ({ state: s }) => {
-  if (!open(s)) return s.done === null ? LN.WAIT : "No array is open.";
-  const x = held.token.x, name = label(held.token.at), [mean, sd] = deviation(x), after = LN.say(deviation(held.token.y)[1], 5), edge = 10 * Math.sqrt(s.eps);
+  if (!open(s)) return "No array is open.";
+  const x = held.token.x, name = label(held.token.at), [mean, sd] = deviation(x), after = say(deviation(held.token.y)[1], 5), edge = 10 * Math.sqrt(s.eps);
   const reach = Math.max(...x.map((v) => Math.abs(v - mean)));
-  if (!x.every(Number.isFinite)) return `${name} holds ${x.some(Number.isNaN) ? "NaN" : "infinity"}: its mean is no number, and so is none of its ${LN.say(held.columns)} outputs. The other tokens keep theirs, for each is normalized on its own.`;
-  if (sd === 0) return `All numbers of ${name} are ${LN.say(x[0])}: the spread is 0, and thanks to ε every output is 0, not NaN.`;
-  if (sd < edge) return `${name} has spread ${LN.say(sd, 3)}, below 10 √ε = ${LN.say(edge, 3)}: ε is ${LN.say((100 * s.eps) / (sd * sd + s.eps), 3)} % of what stands below the root, and the outputs have spread ${after} instead of 1.`;
-  if (Math.abs(mean) > CANCELS * sd) return `The mean of ${name} is ${LN.say(Math.abs(mean) / sd, 3)} times its spread. E[x²] − E[x]² subtracts numbers near ${LN.say(mean * mean, 3)}, and gives ${LN.say(LN.WAYS["one pass"](x, "float32").variance, 4)} in float32; the variance is ${LN.say(sd * sd, 4)}. layernorm gets it right.`;
-  if (reach ** 2 > HALF) return `${name} has a number ${LN.say(reach, 4)} from its mean; the square, ${LN.say(reach ** 2, 3)}, is more than float16 holds. A norm that squares in float16 gives zeros or NaN; these outputs have spread ${after}.`;
-  return `${name} is harmless: mean ${LN.say(mean, 4)} and spread ${LN.say(sd, 4)} become 0 and ${after}.`;
+  if (!x.every(Number.isFinite)) return `${name} holds ${x.some(Number.isNaN) ? "NaN" : "infinity"}: its mean is no number, and so is none of its ${say(held.columns)} outputs. The other tokens keep theirs, for each is normalized on its own.`;
+  if (sd === 0) return `All numbers of ${name} are ${say(x[0])}: the spread is 0, and thanks to ε every output is 0, not NaN.`;
+  if (sd < edge) return `${name} has spread ${say(sd, 3)}, below 10 √ε = ${say(edge, 3)}: ${LN.share(s.eps, sd * sd)}, and the outputs have spread ${after} instead of 1.`;
+  if (Math.abs(mean) > CANCELS * sd) return `The mean of ${name} is ${say(Math.abs(mean) / sd, 3)} times its spread. E[x²] − E[x]² subtracts numbers near ${say(mean * mean, 3)}, and gives ${say(LN.WAYS["one pass"](x, "float32").variance, 4)} in float32; the variance is ${say(sd * sd, 4)}. layernorm gets it right.`;
+  if (reach ** 2 > HALF) return `${name} has a number ${say(reach, 4)} from its mean; the square, ${say(reach ** 2, 3)}, is more than float16 holds. A norm that squares in float16 gives zeros or NaN; these outputs have spread ${after}.`;
+  return `${name} is harmless: mean ${say(mean, 4)} and spread ${say(sd, 4)} become 0 and ${after}.`;
 };
 
 const code = ({ state: s }) => {
