@@ -368,7 +368,7 @@ def test_over_ssh_no_browser_is_opened_and_the_tunnel_is_said(tmp_path):
 
 def test_the_page_is_small():
     sizes = {name: len(content) for name, content in static_files().items()}
-    assert sum(sizes.values()) <= 204_000, sizes
+    assert sum(sizes.values()) <= 200_000, sizes
     static = ROOT / "src/layernorm/explorer/static"
     assert {str(path.relative_to(static)) for path in static.rglob("*") if path.is_file()} == sizes.keys()
 

@@ -65,6 +65,9 @@ LN.sum = (values) => {
   return sum + lost;
 };
 
+/** Say how far apart two rows are in any one place. */
+LN.apart = (a, b) => Math.max(...a.map((v, i) => Math.abs(v - b[i])));
+
 /** Give the mean and the variance of a row, and the row less its mean. */
 LN.moments = (x) => {
   const [sum, lost] = summed(x), mean = (sum + lost) / x.length;

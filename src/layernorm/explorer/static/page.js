@@ -73,7 +73,7 @@ LN.page = (() => {
 
   function start() {
     for (const name of ["views", "main", "theme", "who"]) parts[name] = document.getElementById(name);
-    parts.views.replaceChildren(...LN.VIEWS.map((v) => LN.el("li", {}, LN.el("a", { href: `#${v.id}` }, v.title))));
+    parts.views.replaceChildren(...LN.VIEWS.map((v) => el("li", {}, el("a", { href: `#${v.id}` }, v.title))));
     dark(kept("theme") ?? "auto");
     LN.library.start().then(() => { parts.who.textContent = LN.library.said; view.draw(); check(); });
     parts.who.textContent = LN.library.said;
@@ -93,9 +93,9 @@ LN.page = (() => {
       if (a.getAttribute("href") === `#${described.id}`) a.setAttribute("aria-current", "page");
       else a.removeAttribute("aria-current");
     }
-    const heading = LN.el("h2", { tabindex: -1 }, described.title);
+    const heading = el("h2", { tabindex: -1 }, described.title);
     parts.main.replaceChildren(
-      heading, LN.el("p", { class: "ask" }, described.ask), ...[described.build(view)].flat(), ...frame(described),
+      heading, el("p", { class: "ask" }, described.ask), ...[described.build(view)].flat(), ...frame(described),
     );
     view.draw();
     tell();
@@ -105,10 +105,10 @@ LN.page = (() => {
 
   /** Build what every view ends with: what to notice, who computed it, the link and the snippet. */
   function frame(described) {
-    parts.notice = LN.el("p", { role: "status", class: "notice" });
-    parts.badge = LN.el("p", { class: "badge" });
-    parts.code = LN.el("code", {});
-    parts.copied = LN.el("span", { role: "status", class: "copied" });
+    parts.notice = el("p", { role: "status", class: "notice" });
+    parts.badge = el("p", { class: "badge" });
+    parts.code = el("code", {});
+    parts.copied = el("span", { role: "status", class: "copied" });
     const buttons = [
       LN.button("Reset", () => { view.set(structuredClone(described.start)); }),
       LN.button("Copy link", () => copy(location.href.split("#")[0] + view.link, "The link")),
@@ -116,17 +116,17 @@ LN.page = (() => {
     ];
     const why = described.because ? [because(described)] : [];
     return [
-      LN.el("h3", {}, "What to notice"), parts.notice, parts.badge, ...why,
-      LN.el("div", { class: "buttons" }, buttons, parts.copied),
-      LN.el("details", { class: "snippet" }, LN.el("summary", {}, "This state in Python"), LN.el("pre", { tabindex: 0 }, parts.code)),
+      el("h3", {}, "What to notice"), parts.notice, parts.badge, ...why,
+      el("div", { class: "buttons" }, buttons, parts.copied),
+      el("details", { class: "snippet" }, el("summary", {}, "This state in Python"), el("pre", { tabindex: 0 }, parts.code)),
     ];
   }
 
   function because(described) {
-    const id = LN.id("because"), model = LN.el("p", { hidden: true, class: "model" }, described.because);
-    return LN.el(
-      "details", { class: "because" }, LN.el("summary", {}, "Say why, in your own words"),
-      LN.el("label", { for: id }, "This happens because …"), LN.el("textarea", { id, rows: 2 }),
+    const id = LN.id("because"), model = el("p", { hidden: true, class: "model" }, described.because);
+    return el(
+      "details", { class: "because" }, el("summary", {}, "Say why, in your own words"),
+      el("label", { for: id }, "This happens because …"), el("textarea", { id, rows: 2 }),
       LN.button("Compare with another answer", () => { model.hidden = false; }), model,
     );
   }
@@ -186,11 +186,11 @@ LN.page = (() => {
     const names = { auto: "as the system", light: "light", dark: "dark" };
     const input = ([value, text]) => {
       const id = `theme-${value}`;
-      return LN.el("span", { class: "option" }, LN.el("input", {
+      return el("span", { class: "option" }, el("input", {
         type: "radio", name: "theme", id, checked: value === theme, onchange: () => { keep("theme", value); document.documentElement.dataset.theme = value; },
-      }), LN.el("label", { for: id }, text));
+      }), el("label", { for: id }, text));
     };
-    parts.theme.replaceChildren(LN.el("legend", {}, "Colours"), ...Object.entries(names).map(input));
+    parts.theme.replaceChildren(el("legend", {}, "Colours"), ...Object.entries(names).map(input));
   }
 
   return { start, changed, kept, keep, forget, get view() { return view; }, go: (hash) => { location.hash = hash; } };

@@ -18,6 +18,7 @@ function fill(node, attributes, children) {
 
 LN.el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 LN.svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+const { el, svg } = LN;
 
 /** Make a name that no other element has. */
 LN.id = (() => {
@@ -68,11 +69,11 @@ LN.slider = (view, key, { label, min, max, step = 0.01, scale = "linear", mean =
   const shown = (value) => (log ? Math.log10(Math.max(value, 10 ** min)) : value);
   const taken = (place) => (log ? Number((10 ** place).toPrecision(3)) : place);
   const set = (value) => { if (Number.isFinite(value)) view.set({ [key]: value }); };
-  const range = LN.el("input", { type: "range", id, min, max, step, oninput: () => set(taken(Number(range.value))) });
-  const field = LN.el("input", {
+  const range = el("input", { type: "range", id, min, max, step, oninput: () => set(taken(Number(range.value))) });
+  const field = el("input", {
     type: "number", step: "any", "aria-label": `${label}, exact value`, onchange: () => set(Number(field.value)),
   });
-  const words = LN.el("output", { for: id, class: "mean" });
+  const words = el("output", { for: id, class: "mean" });
   view.ondraw(() => {
     const value = view.state[key], consequence = mean(value);
     if (document.activeElement !== range || Number(range.value) !== shown(value)) range.value = shown(value);
@@ -80,7 +81,7 @@ LN.slider = (view, key, { label, min, max, step = 0.01, scale = "linear", mean =
     words.textContent = consequence;
     range.setAttribute("aria-valuetext", `${LN.say(value)}${consequence ? `; ${consequence}` : ""}`);
   });
-  return LN.el("div", { class: "slider" }, LN.el("label", { for: id }, label), range, field, words);
+  return el("div", { class: "slider" }, el("label", { for: id }, label), range, field, words);
 };
 
 /** One of several values, as radio buttons. */
@@ -88,27 +89,27 @@ LN.choice = (view, key, { label, options }) => {
   const name = LN.id(key);
   const inputs = options.map((option) => {
     const [value, text] = Array.isArray(option) ? option : [option, String(option)];
-    const input = LN.el("input", { type: "radio", name, id: LN.id(key), onchange: () => view.set({ [key]: value }) });
+    const input = el("input", { type: "radio", name, id: LN.id(key), onchange: () => view.set({ [key]: value }) });
     view.ondraw(() => { input.checked = view.state[key] === value; });
-    return LN.el("span", { class: "option" }, input, LN.el("label", { for: input.id }, text));
+    return el("span", { class: "option" }, input, el("label", { for: input.id }, text));
   });
-  return LN.el("fieldset", { class: "choice" }, LN.el("legend", {}, label), inputs);
+  return el("fieldset", { class: "choice" }, el("legend", {}, label), inputs);
 };
 
 /** Yes or no. */
 LN.toggle = (view, key, label) => {
-  const input = LN.el("input", { type: "checkbox", id: LN.id(key), onchange: () => view.set({ [key]: input.checked }) });
+  const input = el("input", { type: "checkbox", id: LN.id(key), onchange: () => view.set({ [key]: input.checked }) });
   view.ondraw(() => { input.checked = view.state[key]; });
-  return LN.el("span", { class: "option" }, input, LN.el("label", { for: input.id }, label));
+  return el("span", { class: "option" }, input, el("label", { for: input.id }, label));
 };
 
-LN.button = (text, act, attributes = {}) => LN.el("button", { type: "button", onclick: act, ...attributes }, text);
+LN.button = (text, act, attributes = {}) => el("button", { type: "button", onclick: act, ...attributes }, text);
 
 /** Draw other numbers; `changes` is what is forgotten with the old ones. */
 LN.redraw = (view, changes = {}) => LN.button("Other numbers", () => view.set({ seed: (view.state.seed % 999) + 1, ...changes }));
 
 /** Buttons that put the view into a state each: [text, changes] pairs. */
-LN.chips = (view, label, pairs) => LN.el(
+LN.chips = (view, label, pairs) => el(
   "div", { class: "chips", role: "group", "aria-label": label },
   pairs.map(([text, changes]) => LN.button(text, () => view.set(changes), { class: "chip" })),
 );
@@ -116,8 +117,8 @@ LN.chips = (view, label, pairs) => LN.el(
 /** A row of numbers that someone may type, kept as an array. */
 LN.numbers = (view, key, { label, least = 1, most = 12 }) => {
   const id = LN.id(key);
-  const wrong = LN.el("span", { class: "wrong", id: `${id}-wrong` });
-  const field = LN.el("input", {
+  const wrong = el("span", { class: "wrong", id: `${id}-wrong` });
+  const field = el("input", {
     type: "text", id, inputmode: "text", autocomplete: "off", spellcheck: "false", "aria-describedby": wrong.id,
     onchange: () => {
       const parts = field.value.replaceAll("−", "-").split(/[\s,;]+/).filter(Boolean), values = parts.map(Number);
@@ -128,7 +129,7 @@ LN.numbers = (view, key, { label, least = 1, most = 12 }) => {
     },
   });
   view.ondraw(() => { if (document.activeElement !== field) field.value = view.state[key].map((v) => String(v)).join(", "); });
-  return LN.el("div", { class: "numbers" }, LN.el("label", { for: id }, label), field, wrong);
+  return el("div", { class: "numbers" }, el("label", { for: id }, label), field, wrong);
 };
 
 // -- figures --
@@ -139,10 +140,10 @@ LN.numbers = (view, key, { label, least = 1, most = 12 }) => {
  */
 LN.figure = (view, { caption, draw, rows, width = 360, height = 200, html = false }) => {
   const picture = html
-    ? LN.el("div", { class: "picture" })
-    : LN.svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img" });
-  const text = LN.el("figcaption", {}), body = LN.region("", "");
-  const twin = LN.el("details", { class: "twin" }, LN.el("summary", {}, "The same as a table"), body);
+    ? el("div", { class: "picture" })
+    : svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const text = el("figcaption", {}), body = LN.region("", "");
+  const twin = el("details", { class: "twin" }, el("summary", {}, "The same as a table"), body);
   const said = typeof caption === "function" ? caption : () => caption;
   const tell = () => { if (twin.open) body.replaceChildren(LN.table(rows(), said())); };
   twin.addEventListener("toggle", tell);
@@ -154,20 +155,20 @@ LN.figure = (view, { caption, draw, rows, width = 360, height = 200, html = fals
     picture.replaceChildren(...[draw(view.state)].flat());
     tell();
   });
-  return LN.el("figure", {}, text, picture, twin);
+  return el("figure", {}, text, picture, twin);
 };
 
 /** What may be wider than the page and scrolls by itself; `kind` is "", "wide" or "words". */
-LN.region = (kind, label, ...children) => LN.el("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, ...children);
+LN.region = (kind, label, ...children) => el("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, ...children);
 
 LN.table = (rows, caption = "") => {
   const [head, ...rest] = rows;
   const cell = (value) => (typeof value === "number" ? LN.say(value) : value);
-  return LN.el(
-    "table", {}, caption ? LN.el("caption", {}, caption) : null,
-    LN.el("thead", {}, LN.el("tr", {}, head.map((h) => LN.el("th", { scope: "col" }, h)))),
-    LN.el("tbody", {}, rest.map(([first, ...others]) => LN.el(
-      "tr", {}, LN.el("th", { scope: "row" }, cell(first)), others.map((v) => LN.el("td", {}, cell(v))),
+  return el(
+    "table", {}, caption ? el("caption", {}, caption) : null,
+    el("thead", {}, el("tr", {}, head.map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, rest.map(([first, ...others]) => el(
+      "tr", {}, el("th", { scope: "row" }, cell(first)), others.map((v) => el("td", {}, cell(v))),
     ))),
   );
 };
@@ -181,26 +182,26 @@ LN.bars = (values, { low, high, guess = null, names = null, width = 360, height 
   const y = (v) => bottom - ((Math.min(Math.max(v, low), high) - low) / (high - low)) * span;
   const step = (width - 16) / values.length, wide = Math.min(step * 0.7, 56), zero = y(Math.max(low, Math.min(high, 0)));
   const left = (i) => 8 + i * step + (step - wide) / 2;
-  const parts = [LN.svg("line", { x1: 4, x2: width - 4, y1: zero, y2: zero, class: "axis" })];
+  const parts = [svg("line", { x1: 4, x2: width - 4, y1: zero, y2: zero, class: "axis" })];
   values.forEach((v, i) => {
     const middle = left(i) + wide / 2, finite = Number.isFinite(v), end = finite ? y(v) : zero, over = finite && (v > high || v < low);
     if (finite) {
-      parts.push(LN.svg("rect", {
+      parts.push(svg("rect", {
         x: left(i), width: wide, y: Math.min(end, zero), height: Math.max(Math.abs(end - zero), 0.5), class: `bar ${colour}${v < 0 ? " below" : ""}`,
       }));
     }
     if (over) {
       const tip = v > high ? -7 : 7;
-      parts.push(LN.svg("path", { d: `M${middle - 7},${end} L${middle},${end + tip} L${middle + 7},${end} Z`, class: `bar ${colour}` }));
+      parts.push(svg("path", { d: `M${middle - 7},${end} L${middle},${end + tip} L${middle + 7},${end} Z`, class: `bar ${colour}` }));
     }
     const above = v < 0 ? Math.min(end + (over ? 18 : 13), height - 12) : Math.max(end - (over ? 8 : 4), 11);
-    parts.push(LN.svg("text", { x: middle, y: above, class: finite ? "value" : "value odd" }, finite ? LN.say(v, 4) : `⚠ ${LN.say(v)}`));
-    if (names) parts.push(LN.svg("text", { x: middle, y: height - 2, class: "name" }, names[i]));
+    parts.push(svg("text", { x: middle, y: above, class: finite ? "value" : "value odd" }, finite ? LN.say(v, 4) : `⚠ ${LN.say(v)}`));
+    if (names) parts.push(svg("text", { x: middle, y: height - 2, class: "name" }, names[i]));
   });
   (guess ?? []).forEach((v, i) => {
     if (!Number.isFinite(v)) return;
     const end = y(v);
-    parts.push(LN.svg("rect", {
+    parts.push(svg("rect", {
       x: left(i) - 3, width: wide + 6, y: Math.min(end, zero), height: Math.max(Math.abs(end - zero), 1), class: "guess",
     }));
   });
@@ -227,27 +228,27 @@ LN.plot = (lines, { x, y, width = 480, height = 260 }) => {
   const clip = (v) => Math.min(Math.max(v, y.low), y.high);
   const parts = [];
   for (const t of ticks(x)) {
-    parts.push(LN.svg("line", { x1: px(t), x2: px(t), y1: top, y2: bottom, class: "tick" }));
-    parts.push(LN.svg("text", { x: px(t), y: bottom + 14, class: "name" }, LN.say(t, 3)));
+    parts.push(svg("line", { x1: px(t), x2: px(t), y1: top, y2: bottom, class: "tick" }));
+    parts.push(svg("text", { x: px(t), y: bottom + 14, class: "name" }, LN.say(t, 3)));
   }
   for (const t of ticks(y)) {
-    parts.push(LN.svg("line", { x1: left, x2: right, y1: py(t), y2: py(t), class: "tick" }));
-    parts.push(LN.svg("text", { x: left - 4, y: py(t) + 4, class: "name end" }, LN.say(t, 3)));
+    parts.push(svg("line", { x1: left, x2: right, y1: py(t), y2: py(t), class: "tick" }));
+    parts.push(svg("text", { x: left - 4, y: py(t) + 4, class: "name end" }, LN.say(t, 3)));
   }
-  parts.push(LN.svg("text", { x: (left + right) / 2, y: height - 4, class: "name" }, x.name));
+  parts.push(svg("text", { x: (left + right) / 2, y: height - 4, class: "name" }, x.name));
   const ends = [];
   lines.forEach((line, i) => {
     const points = line.points.filter(inside).map(([u, v]) => [px(u), py(clip(v))]);
     if (points.length === 0) return;
     if (line.marks !== undefined) {
-      parts.push(...points.map(([cx, cy]) => LN.svg("circle", { cx, cy, r: 4, class: `line ring l${line.marks}` })));
+      parts.push(...points.map(([cx, cy]) => svg("circle", { cx, cy, r: 4, class: `line ring l${line.marks}` })));
       return;
     }
-    parts.push(LN.svg("polyline", { points: points.map((p) => p.join(",")).join(" "), class: `line l${i}` }));
+    parts.push(svg("polyline", { points: points.map((p) => p.join(",")).join(" "), class: `line l${i}` }));
     let at = points.at(-1)[1];
     while (ends.some((other) => Math.abs(other - at) < 12)) at += 12; // names beside the ends, not over one another
     ends.push(at);
-    parts.push(LN.svg("text", { x: right + 4, y: at + 4, class: `name start l${i}` }, line.name));
+    parts.push(svg("text", { x: right + 4, y: at + 4, class: `name start l${i}` }, line.name));
   });
   return parts;
 };
@@ -274,15 +275,15 @@ LN.grid = (view, { label, rows, columns, cell, focus = () => {}, act = null, hea
     else return;
     event.preventDefault();
   };
-  const table = LN.el("table", { role: "grid", class: "grid", "aria-label": label, onkeydown: keys });
+  const table = el("table", { role: "grid", class: "grid", "aria-label": label, onkeydown: keys });
   const make = () => {
     cells.length = 0;
     const body = Array.from({ length: rows() }, (_, i) => {
-      cells.push(Array.from({ length: columns() }, (__, j) => LN.el("td", {
+      cells.push(Array.from({ length: columns() }, (__, j) => el("td", {
         role: "gridcell", onfocus: () => { at = [i, j]; paint(); focus(i, j); },
         onclick: () => { go(i, j); if (act) act(i, j); },
       })));
-      return LN.el("tr", { role: "row" }, head ? LN.el("th", { scope: "row", role: "rowheader" }, head(i)) : null, cells[i]);
+      return el("tr", { role: "row" }, head ? el("th", { scope: "row", role: "rowheader" }, head(i)) : null, cells[i]);
     });
     table.replaceChildren(...body);
   };
@@ -300,7 +301,7 @@ LN.grid = (view, { label, rows, columns, cell, focus = () => {}, act = null, hea
     }));
   };
   view.ondraw(paint);
-  return LN.el("div", { class: "scroll" }, table);
+  return el("div", { class: "scroll" }, table);
 };
 
 /**
@@ -325,18 +326,18 @@ const PREDICT = ["Commit my prediction", "Predict again"];
 
 /** Predict first; `fields` are [key, label] pairs of numbers in the state, `asked` and `revealed` as of a gate. */
 LN.predict = (view, { ask, asked = [], revealed = [], fields = [], range = {}, land = {}, verdict }) => {
-  const inputs = LN.el("div", { class: "guesses" }, fields.map(([key, label]) => LN.slider(view, key, { label, ...range })));
+  const inputs = el("div", { class: "guesses" }, fields.map(([key, label]) => LN.slider(view, key, { label, ...range })));
   const { commit, pass, again } = LN.gate(view, { words: PREDICT, asked: [...asked, inputs], revealed, land });
-  const said = LN.el("p", { class: "verdict" });
+  const said = el("p", { class: "verdict" });
   view.ondraw((s) => { said.textContent = s.done === "committed" ? verdict(s) : ""; });
-  return LN.el("div", { class: "predict" }, LN.el("p", {}, LN.el("strong", {}, "Predict first. "), ask), asked, inputs, LN.el("div", { class: "buttons" }, commit, pass, again), said);
+  return el("div", { class: "predict" }, el("p", {}, el("strong", {}, "Predict first. "), ask), asked, inputs, el("div", { class: "buttons" }, commit, pass, again), said);
 };
 
 /** A formula in MathML, with the words that say it. `parts` are MathML children made by LN.math. */
 LN.math = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/1998/Math/MathML", tag), attributes, children);
-LN.formula = (words, ...children) => LN.el(
-  "div", { class: "formula" }, LN.math("math", { display: "block" }, ...children), LN.el("p", { class: "spoken" }, words),
+LN.formula = (words, ...children) => el(
+  "div", { class: "formula" }, LN.math("math", { display: "block" }, ...children), el("p", { class: "spoken" }, words),
 );
 
 /** Put headings over the columns of a grid with row headings; `names()` gives them, the corner's first. */
@@ -348,7 +349,7 @@ LN.heads = (view, box, names) => {
     if (table.tHead && said === words.join()) return;
     said = words.join();
     table.tHead?.remove();
-    table.prepend(LN.el("thead", {}, LN.el("tr", { role: "row" }, words.map((word) => LN.el("th", { scope: "col", role: "columnheader" }, word)))));
+    table.prepend(el("thead", {}, el("tr", { role: "row" }, words.map((word) => el("th", { scope: "col", role: "columnheader" }, word)))));
   });
   return box;
 };
@@ -358,7 +359,7 @@ LN.heads = (view, box, names) => {
  * `show` is a state, of this view or of `at`, in which one can look at it; `right(state)` gives the value that is right.
  */
 LN.pick = (view, { ask, key, options, right, reveal, land = {}, at = view.described.id }) => {
-  const missed = LN.el("p", { class: "wrong", id: LN.id("missed") });
+  const missed = el("p", { class: "wrong", id: LN.id("missed") });
   const choice = LN.choice(view, key, { label: ask, options: options.map(({ value, text }) => [value, text]) });
   choice.classList.add("list");
   const { commit, pass, again } = LN.gate(view, {
@@ -369,7 +370,7 @@ LN.pick = (view, { ask, key, options, right, reveal, land = {}, at = view.descri
     },
   });
   commit.setAttribute("aria-describedby", missed.id);
-  const verdict = LN.el("p", { class: "verdict" }), chosen = () => options.find(({ value }) => value === view.state[key]);
+  const verdict = el("p", { class: "verdict" }), chosen = () => options.find(({ value }) => value === view.state[key]);
   const look = LN.button("Show me where that is so", () => LN.page.go(LN.link(at, { done: "passed", ...chosen().show })));
   view.ondraw((s) => {
     const one = s.done === "committed" ? chosen() : null;
@@ -377,7 +378,7 @@ LN.pick = (view, { ask, key, options, right, reveal, land = {}, at = view.descri
     verdict.textContent = one ? `You said: “${one.text}” ${one.value === right(s) ? "That is it." : "Not here."} ${one.why(s)}`.trim() : "";
     look.hidden = !one?.show || one.value === right(s);
   });
-  return LN.el("div", { class: "predict" }, choice, missed, verdict, LN.el("div", { class: "buttons" }, commit, pass, look, again));
+  return el("div", { class: "predict" }, choice, missed, verdict, el("div", { class: "buttons" }, commit, pass, look, again));
 };
 
 /** Write the link of a view in a state. */

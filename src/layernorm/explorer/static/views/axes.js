@@ -253,17 +253,16 @@ LN.view({
     return `Averaging over ${axes.length > 1 ? "the axes " : axes.length ? "the axis " : ""}${spoken(axes)} makes ${members.length} ${members.length === 1 ? "group" : "groups"} of ${members[0].length}. ${mixes} ${Math.abs(d[largest(d)]) > 0 ? "The shape of the output is the same as that of a transformer's layer norm; the values are not." : ""}`.trim();
   },
   code: ({ state: s }) => {
-    const head = "import numpy as np\nimport layernorm as ln\n\n";
     if (s.part !== "cases") {
       const axes = ticked(s);
-      return `${head}x = np.array(${LN.py(LN.nested(LN.small(s.seed), SHAPE))})\ny = ${axes.length ? `ln.layer_norm(x, axis=${tuple(axes)})` : "x - x  # a number less its own mean"}\nprint(np.round(y, 3))\nprint(${split(axes).members.length}, "pairs of mean and spread")\n`;
+      return `${LN.HEAD}x = np.array(${LN.py(LN.nested(LN.small(s.seed), SHAPE))})\ny = ${axes.length ? `ln.layer_norm(x, axis=${tuple(axes)})` : "x - x  # a number less its own mean"}\nprint(np.round(y, 3))\nprint(${split(axes).members.length}, "pairs of mean and spread")\n`;
     }
     const e = evidence(s), key = cause(s), c = key ? CAUSES[key] : { options: { axis: -1 } };
     const options = Object.entries(c.options ?? {}).filter(([, v]) => v !== -1).map(([k, v]) => `, ${k}=${Array.isArray(v) ? tuple(v) : v}`).join("");
     const line = c.ddof ? "gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, ddof=1, keepdims=True) + 1e-5) + beta"
       : c.rms ? "ln.rms_norm(x, gamma, beta=beta, eps=1e-5)"
         : `ln.layer_norm(x, ${c.plain ? "None" : "gamma"}, ${c.bare ? "None" : "beta"}${options}${c.options.axis === -1 ? "" : ", scale_axis=-1"})`;
-    return `${head}x = np.array(${LN.py(LN.nested(e.x, SHAPE))})\nexported = np.array(${LN.py(LN.nested(e.exported, SHAPE))})\ngamma, beta = np.array(${LN.py(e.gamma)}), np.array(${LN.py(e.beta)})\nhypothesis = ${line}\nprint("largest residual", np.round(abs(exported - hypothesis).max(), 6))\n`;
+    return `${LN.HEAD}x = np.array(${LN.py(LN.nested(e.x, SHAPE))})\nexported = np.array(${LN.py(LN.nested(e.exported, SHAPE))})\ngamma, beta = np.array(${LN.py(e.gamma)}), np.array(${LN.py(e.beta)})\nhypothesis = ${line}\nprint("largest residual", np.round(abs(exported - hypothesis).max(), 6))\n`;
   },
   calls: ({ state: s }) => {
     if (s.part !== "cases") {

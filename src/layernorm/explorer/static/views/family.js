@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-const { el, say } = LN;
+const { el, say, apart } = LN;
 const SHAPE = [2, 3, 4], [BATCH, TOKENS, FEATURES] = SHAPE, SIZE = BATCH * TOKENS * FEATURES, EXAMPLE = TOKENS * FEATURES;
 const NORMS = { layer: "layer norm", rms: "RMS norm", group: "group norm, 2 groups", instance: "instance norm", batch: "batch norm" };
 const drawn = (seed) => { const next = LN.uniform(seed); return Array.from({ length: SIZE }, () => 1 + Math.floor(next() * 9)); };
@@ -16,7 +16,6 @@ function normed(kind, x, shape = SHAPE, inUse = false) {
 }
 
 const perToken = (x, change) => x.map((v, k) => change(v, Math.floor(k / FEATURES)));
-const apart = (a, b) => Math.max(...a.map((v, i) => Math.abs(v - b[i])));
 // Each gives how far the outputs are from those of x itself.
 const TRIES = {
   offset: ["an offset for each token", (f, x) => apart(f(perToken(x, (v, t) => v + 3 * t - 4)), f(x))],

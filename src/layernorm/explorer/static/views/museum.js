@@ -3,10 +3,10 @@
 "use strict";
 
 (() => {
-const { el, say } = LN;
+const { el, say, moments, round } = LN;
 const f = Math.fround;
 const few = (y, digits) => (y.length < 7 ? LN.row(y, digits) : LN.row([...y.slice(0, 3), ...y.slice(-1)], digits).replace(/, (?=[^,]*$)/, ", …, "));
-const spread = (x) => Math.sqrt(LN.moments(x).variance);
+const spread = (x) => Math.sqrt(moments(x).variance);
 
 // -- how the kernels added: some running sums side by side, joined in pairs; `fused` rounds a·b + c once
 const sums = (x, lanes, laneOf, term) => {
@@ -27,7 +27,7 @@ const twoPasses = (x) => {
   return divided(x, mean, f(sums(x.map((v) => f(v - mean)), 8, turns(8), (d) => f(d * d)) / x.length), 1e-5);
 };
 // DeepSpeed: ε is added in float32, and the sum becomes a half before its root
-const late = (x, eps) => { const v = LN.round(f(LN.moments(x).variance + eps), "float16"); return { v, y: x.map((u) => u - LN.moments(x).mean).map((d) => d / Math.sqrt(v)) }; };
+const late = (x, eps) => { const v = round(f(moments(x).variance + eps), "float16"); return { v, y: x.map((u) => u - moments(x).mean).map((d) => d / Math.sqrt(v)) }; };
 
 const ten = new Array(10).fill(0), equal = [5, 5, 5, 5], half = { type: "float16" };
 const mlx = [1449.570556640625, 1448.8741455078125, 1450.650390625, 1449.2633056640625, 1449.7763671875, 1449.317138671875, 1449.3297119140625, 1449.077880859375,
@@ -50,7 +50,7 @@ const EXHIBITS = [
   {
     key: "zeros", ref: "pytorch/pytorch#41527", year: 2020, culprit: "lost", type: "float16", eps: 1e-12, x: ten,
     story: "Ten zeros in half precision, ε = 1e−12, on a GPU. PyTorch 1.3.1 gave zeros, 1.4 and 1.5 gave NaN.",
-    rows: () => [["float16 outputs", "ten NaN", few(LN.narrow(ten, { ...half, eps: 1e-12 }).y)], ["float32 outputs", "ten zeros", few(LN.narrow(ten, { eps: 1e-12 }).y)], ["ε as float16", "not printed", say(LN.round(1e-12, "float16"))]],
+    rows: () => [["float16 outputs", "ten NaN", few(LN.narrow(ten, { ...half, eps: 1e-12 }).y)], ["float32 outputs", "ten zeros", few(LN.narrow(ten, { eps: 1e-12 }).y)], ["ε as float16", "not printed", say(round(1e-12, "float16"))]],
     why: "No half lies between 0 and 5.96e−8, so 1e−12 became 0, and 0 / √0 is NaN.", fix: "statistics and ε in float32.",
   },
   {
@@ -70,7 +70,7 @@ const EXHIBITS = [
   {
     key: "export", ref: "pytorch/pytorch#86580", year: 2022, culprit: "lost", type: "float16", eps: 1e-8, x: equal, given: "The report’s rows are random; NaN needs equal numbers, as here.",
     story: "A half model with ε = 1e−8 was exported to ONNX. In the file ε was 0.0; PyTorch itself had kept it in float32.",
-    rows: () => [["1e−8 as a half", "0.0", say(LN.round(1e-8, "float16"))], ...[3e-8, 1e-7, 1e-5].map((e) => [`${say(e)} as a half`, "–", say(LN.round(e, "float16"), 6)]), ["equal numbers, exported", "–", LN.row(LN.narrow(equal, { ...half, eps: 1e-8 }).y)]],
+    rows: () => [["1e−8 as a half", "0.0", say(round(1e-8, "float16"))], ...[3e-8, 1e-7, 1e-5].map((e) => [`${say(e)} as a half`, "–", say(round(e, "float16"), 6)]), ["equal numbers, exported", "–", LN.row(LN.narrow(equal, { ...half, eps: 1e-8 }).y)]],
     why: "The least half is 5.96e−8; below half of that everything is 0. The two programs agree on every row but the constant ones.", fix: "casts around ε; from ONNX 17 on the norm is one operator, and ε an attribute of it.",
   },
   {
@@ -78,8 +78,8 @@ const EXHIBITS = [
     story: "randn(5, 4) + 2000 in PyTorch 1.7. Outputs should have variance 1; two rows came out with variances of tens of thousands.",
     rows: () => {
       const one = LN.narrow(rebuilt, { way: "one pass" }), other = LN.narrow(drawn, { way: "one pass" });
-      return [["a row’s outputs", LN.row(printed), LN.row(one.y)], ["their variance", "30 822.9", say(LN.moments(one.y).variance, 7)], ["the variance below the root", "not printed", `${say(one.variance)}; right is ${say(LN.moments(rebuilt).variance, 3)}`],
-        ["the same row, two passes", "0.1249, 0.4133, −1.6235, 1.0852", LN.row(LN.narrow(rebuilt).y)], ["variance of another row’s outputs", "48 425.8", say(LN.moments(other.y).variance, 7)]];
+      return [["a row’s outputs", LN.row(printed), LN.row(one.y)], ["their variance", "30 822.9", say(moments(one.y).variance, 7)], ["the variance below the root", "not printed", `${say(one.variance)}; right is ${say(moments(rebuilt).variance, 3)}`],
+        ["the same row, two passes", "0.1249, 0.4133, −1.6235, 1.0852", LN.row(LN.narrow(rebuilt).y)], ["variance of another row’s outputs", "48 425.8", say(moments(other.y).variance, 7)]];
     },
     why: "Squares near 4 million stand 1/4 apart in float32, about as much as the variance is. It came out as 0, and outputs were divided by √ε.", fix: "later kernels by Welford’s way.",
     code: "mean = x.sum() / 4\nv = (x * x).sum() / 4 - mean * mean\ny = (x - mean) / np.sqrt(v + np.float32(1e-5))\nprint(v, y, y.astype(float).var())",
@@ -99,7 +99,7 @@ const EXHIBITS = [
     story: "Sixteen numbers near 1449, cut out of a model. On the GPU every output was NaN; on the CPU all was well.",
     rows: () => {
       const one = onePass(mlx, blocks, { fused: true });
-      return [["outputs on the GPU", "NaN", few(one.y)], ["variance", "not printed", `${say(one.variance)}; right is ${say(LN.moments(mlx).variance)}`],
+      return [["outputs on the GPU", "NaN", few(one.y)], ["variance", "not printed", `${say(one.variance)}; right is ${say(moments(mlx).variance)}`],
         ["variance, mean² rounded on its own", "–", say(onePass(mlx, blocks).variance)], ["variance, added one by one", "–", say(LN.narrow(mlx, { way: "one pass" }).variance)]];
     },
     why: "The mean of squares is rounded to a quarter, mean² was not rounded: the difference fell below 0. Added in another order the same row gives 0 or 0.5, so the bug comes and goes.", fix: "two passes, in the change that closed it.",
@@ -118,7 +118,7 @@ const of = (s) => EXHIBITS.find(({ key }) => key === s.exhibit) ?? EXHIBITS[0];
 const least = (e) => `its least number above 0 is ${say(2 ** LN.TYPES[e.type].least, 3)}, and ε is ${say(e.eps)}`;
 const WHY = {
   lost: (e) => (e.culprit === "lost" ? "" : `The type is ${e.type}: ${least(e)}, which stays.`),
-  cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${say(LN.moments(e.x.map((v) => LN.round(v, e.type))).mean, 3)} and ${say(spread(e.x), 3)}.`),
+  cancel: (e) => (e.culprit === "cancel" ? "" : `For that the mean must be large beside the spread; here they are ${say(moments(e.x.map((v) => round(v, e.type))).mean, 3)} and ${say(spread(e.x), 3)}.`),
   over: (e) => `The largest square here is ${say(Math.max(...e.x.map((v) => v * v)), 3)}; ${e.type} goes up to ${say(LN.TYPES[e.type].most, 3)}.`,
   other: (e) => (e.culprit === "other" ? "" : "Another ε shrinks rows with a small spread; it does not make NaN, and outputs stay below the spread they should have."),
 };
@@ -159,14 +159,14 @@ LN.view({
   start: { exhibit: "zeros", guess: "", done: null },
   build,
   notice: ({ state: s }) => {
-    const e = of(s), x = e.x.map((v) => LN.round(v, e.type)), lost = LN.round(e.eps, e.type) === 0;
-    return `The row has mean ${say(LN.moments(x).mean, 6)} and spread ${say(spread(x), 3)}; ε is ${say(e.eps)}${lost ? `, which is 0 in ${e.type}` : ""}. layernorm, which adds in float64 and rounds once, gives ${few(LN.exact(e.x, e), 4)}.`;
+    const e = of(s), x = e.x.map((v) => round(v, e.type)), lost = round(e.eps, e.type) === 0;
+    return `The row has mean ${say(moments(x).mean, 6)} and spread ${say(spread(x), 3)}; ε is ${say(e.eps)}${lost ? `, which is 0 in ${e.type}` : ""}. layernorm, which adds in float64 and rounds once, gives ${few(LN.exact(e.x, e), 4)}.`;
   },
   code: ({ state: s }) => {
-    const e = of(s), x = e.x.map((v) => LN.round(v, e.type));
+    const e = of(s), x = e.x.map((v) => round(v, e.type));
     return `${LN.HEAD}np.seterr(all="ignore")\nx = np.array(${LN.py(x)}, np.${e.type})\n${e.code ?? `print((x - x.mean()) / np.sqrt(x.var() + x.dtype.type(${LN.py(e.eps)})))`}\nprint(ln.layer_norm(x, eps=${LN.py(e.eps)}))\n`;
   },
-  calls: ({ state: s }) => { const e = of(s); return [{ call: "layer_norm", x: e.x.map((v) => LN.round(v, e.type)), options: { eps: e.eps }, expected: LN.exact(e.x, e), type: e.type }]; },
+  calls: ({ state: s }) => { const e = of(s); return [{ call: "layer_norm", x: e.x.map((v) => round(v, e.type)), options: { eps: e.eps }, expected: LN.exact(e.x, e), type: e.type }]; },
   because: "Three things go wrong again and again: an ε that a type cannot hold, a variance taken as the difference of two large numbers, and an ε that two programs do not share. Tests with ordinary rows find none of them: they need constant rows, rows far from zero, and rows with a small spread.",
 });
 })();

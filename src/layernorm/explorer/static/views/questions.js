@@ -3,11 +3,11 @@
 "use strict";
 
 (() => {
-const { el, layer, moments } = LN, ONE = [2, 4, 6, 8], ICONS = { none: "○ not answered", right: "✓ right", miss: "✗ missed", shown: "◇ shown, not tried" };
-const to = (id, state) => LN.link(id, { done: "passed", ...state }), row = (x) => LN.row(x, 4), three = (v) => LN.say(v, 3);
-const apart = (a, b) => Math.max(...a.map((v, i) => Math.abs(v - b[i]))), near = (a, b, by = 0.006) => a.length === b.length && apart(a, b) <= by;
+const { el, layer, moments, say, apart } = LN, ONE = [2, 4, 6, 8], ICONS = { none: "○ not answered", right: "✓ right", miss: "✗ missed", shown: "◇ shown, not tried" };
+const to = (id, state) => LN.link(id, { done: "passed", ...state }), row = (x) => LN.row(x, 4), three = (v) => say(v, 3);
+const near = (a, b, by = 0.006) => a.length === b.length && apart(a, b) <= by;
 const mean = (x) => moments(x).mean, spread = (x) => Math.sqrt(moments(x).variance), off = (x) => moments(x).centered, times = (x, k) => x.map((v) => k * v), plus = (x, c) => x.map((v) => v + c);
-const skew = (x) => LN.say(mean(layer(x, { eps: 0 }).map((v) => v ** 3)), 5);
+const skew = (x) => say(mean(layer(x, { eps: 0 }).map((v) => v ** 3)), 5);
 /** The first example of a batch, normalized in its company. */
 const norm = (name, x) => { const shape = [x.length / 12, 3, 4]; return LN.overGroups(x, LN.groups(shape, LN.SHARED[name](shape)).members).slice(0, 12); };
 
@@ -15,7 +15,7 @@ const norm = (name, x) => { const shape = [x.length / 12, 3, 4]; return LN.overG
 
 const typed = (name, x, ask, options = {}, show = to("recipe", { x }), slips = []) => ({
   name, x, ask, options, show, kind: "typed", key: () => layer(x, options),
-  why: () => `Mean ${LN.say(mean(x))}, differences ${row(off(x))}, variance ${LN.say(moments(x).variance)}, spread ${LN.say(spread(x), 4)}; out comes ${row(layer(x, options))}.`,
+  why: () => `Mean ${say(mean(x))}, differences ${row(off(x))}, variance ${say(moments(x).variance)}, spread ${say(spread(x), 4)}; out comes ${row(layer(x, options))}.`,
   slips: [...slips, [times(layer(x), Math.sqrt(1 - 1 / x.length)), "That divides by n − 1 on the way to the variance; layer norm divides by n."], [off(x), "Now divide by the spread."],
     [times(off(x), 1 / moments(x).variance), "The spread is the root of the variance."], [LN.rms(x), "That is RMS norm: the mean is still in."]],
 });
@@ -61,7 +61,7 @@ const asked = (seed) => {
       ["same", "the same"], ["zero", "0: they become Gaussian", "Mean and spread are set; the tail stays.", to("family", { seed })],
     ], () => `Before ${skew(tail)}, after ${skew(layer(tail))}: moved and stretched, no more.`),
     typed("a tiny token", tiny, "With ε = 0.00001, what does [0.002, 0.004, 0.006, 0.008] give?", {}, to("shift", { k: 0.001, log: true }), [[layer(ONE), `ε is not always negligible: the spread is ${three(spread(tiny))}, √ε is ${three(Math.sqrt(1e-5))}.`]]),
-    pick("a spread of 1?", "ε is 0.00001. What spread do the outputs for [2, 4, 6, 8] have?", () => (spread(layer(ONE)) < 1 - 1e-9 ? "below" : "one"), [["below", "a little below 1"], ["one", "exactly 1", "Only without ε.", to("precision", { sigma: 0.0032 })]], () => `√5 / √(5 + ε) = ${LN.say(spread(layer(ONE)), 8)}.`),
+    pick("a spread of 1?", "ε is 0.00001. What spread do the outputs for [2, 4, 6, 8] have?", () => (spread(layer(ONE)) < 1 - 1e-9 ? "below" : "one"), [["below", "a little below 1"], ["one", "exactly 1", "Only without ε.", to("precision", { sigma: 0.0032 })]], () => `√5 / √(5 + ε) = ${say(spread(layer(ONE)), 8)}.`),
     { name: "pick a cell", kind: "cell", x: x.slice(i * 4, i * 4 + 4), tensor: x, i, j, ask: "One row a token. The framed number grows by 3. Pick another cell whose layer norm output changes.", show: poke("layer"),
       column: poke("data"), key: () => norm("layer", poked).flatMap((v, k) => (v !== plain[k] && k !== i * 4 + j ? [k] : [])), why: () => `All of token ${i + 1} changes: it shares one mean and spread. No other token does.` },
     { name: "order the steps", kind: "order", x: ONE, options: both, ask: "Put the steps of layer normalization in order.", key: () => layer(ONE, both), show: to("affine", { x: ONE, ...both }), why: () => `Subtract, divide, multiply, add: ${row(follow([0, 1, 2, 3]))}. Dividing first comes to the same.` },
@@ -89,7 +89,7 @@ const missed = (q, said) => {
   if (q.kind === "cell") return q.key().includes(Number(said)) ? null : said % 4 === q.j ? ["That is its column, as in normalizing data.", q.column] : ["That is another token, with a mean of its own.", q.show];
   const y = q.kind === "order" ? follow(order(said)) : parsed(said);
   if (near(y, q.key())) return null;
-  return [q.kind === "order" ? `So it comes out as ${row(y)}: γ and β come after the norm.` : q.slips.find(([slip]) => near(y, slip))?.[1] ?? `Off by up to ${LN.say(apart(y, q.key()), 2)}: mean, differences, spread, quotients.`, q.show];
+  return [q.kind === "order" ? `So it comes out as ${row(y)}: γ and β come after the norm.` : q.slips.find(([slip]) => near(y, slip))?.[1] ?? `Off by up to ${say(apart(y, q.key()), 2)}: mean, differences, spread, quotients.`, q.show];
 };
 
 // -- the list for tomorrow, in this browser alone --
@@ -98,16 +98,16 @@ const day = (later = 0) => new Date(Date.now() + later * 864e5).toISOString().sl
 const due = () => { try { return { ...JSON.parse(LN.page.kept("again")) }; } catch { return {}; } };
 
 const fields = (view, q) => {
-  const say = (text) => view.set({ say: text }), { tensor, i: row0, j: column0 } = q;
+  const put = (text) => view.set({ say: text }), { tensor, i: row0, j: column0 } = q;
   const box = q.kind === "pick" ? LN.choice(view, "say", { label: q.ask, options: mix(q.ways, view.state.seed + q.name.length) }) : el("fieldset", { class: "choice" }, el("legend", {}, q.ask));
   box.classList.add("list");
   if (q.kind === "typed") {
-    const id = LN.id("typed"), field = el("input", { type: "text", id, autocomplete: "off", oninput: () => say(field.value) });
+    const id = LN.id("typed"), field = el("input", { type: "text", id, autocomplete: "off", oninput: () => put(field.value) });
     view.ondraw((s) => { if (document.activeElement !== field) field.value = s.say; });
     box.append(el("div", { class: "numbers" }, el("label", { for: id }, `Your answer: ${wanting(q)}; two decimals are enough`), field));
   } else if (q.kind === "cell") {
     box.append(LN.grid(view, {
-      label: "Tokens and features", rows: () => 3, columns: () => 4, head: (i) => `token ${i + 1}`, act: (i, j) => { if (i !== row0 || j !== column0) say(String(i * 4 + j)); },
+      label: "Tokens and features", rows: () => 3, columns: () => 4, head: (i) => `token ${i + 1}`, act: (i, j) => { if (i !== row0 || j !== column0) put(String(i * 4 + j)); },
       cell: (i, j) => {
         const mine = view.state.say === String(i * 4 + j), framed = i === row0 && j === column0;
         return { text: `${tensor[i * 4 + j]}${framed ? " + 3" : mine ? " ✓" : ""}`, name: `token ${i + 1}, feature ${j + 1}, ${tensor[i * 4 + j]}${framed ? ", grows by 3" : mine ? ", picked" : ""}`, class: framed ? "changed" : mine ? "poked" : "" };
@@ -117,7 +117,7 @@ const fields = (view, q) => {
     const items = [0, 1, 2, 3].map((i) => el("li", {}, [-1, 1].map((by, n) => LN.button("↑↓"[n], () => {
       const steps = order(view.state.say), k = Math.min(Math.max(i + by, 0), 3);
       [steps[i], steps[k]] = [steps[k], steps[i]];
-      say(steps.join("."));
+      put(steps.join("."));
       items[k].querySelectorAll("button")[n].focus();
     })), " ", el("span", {})));
     view.ondraw((s) => items.forEach((item, i) => {

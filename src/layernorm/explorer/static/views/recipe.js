@@ -77,13 +77,14 @@ const build = (view) => {
     LN.slider(view, "beta", { label: "β, for every number", min: -3, max: 3, step: 0.1, mean: () => `the mean of the outputs is ${say(LN.moments(s0().y).mean, 4)}` }),
   );
   const shown = el("div", {}, formula(), controls, el("div", { class: "pair" }, before, after), table, el("h3", {}, "The same in ten lines"), listing);
+  const last = say(LN.layer([2, 4, 6, 8])[3], 4);
   const asked = LN.pick(view, {
     ask: "[2, 4, 6, 8] has mean 5 and spread √5. Before you compute anything: which of its four outputs is largest, and about how large?",
     key: "answer", reveal: [shown], right: () => "some",
     options: [
-      { value: "eight", text: "the last, about 8", why: () => `Outputs are not in the units of the token: they count spreads, and 8 lies ${say(LN.layer([2, 4, 6, 8])[3], 4)} of them above the mean.`, show: {} },
-      { value: "one", text: "the last, exactly 1", why: () => `Nothing is scaled to 1: the spread of all four is 1, and the largest lies ${say(LN.layer([2, 4, 6, 8])[3], 4)} spreads above the mean.`, show: { x: [0, 3] } },
-      { value: "some", text: "the last, between 1 and 2", why: () => `8 lies 3 above the mean, and 3 / √5 is ${say(LN.layer([2, 4, 6, 8])[3], 4)}.` },
+      { value: "eight", text: "the last, about 8", why: () => `Outputs are not in the units of the token: they count spreads, and 8 lies ${last} of them above the mean.`, show: {} },
+      { value: "one", text: "the last, exactly 1", why: () => `Nothing is scaled to 1: the spread of all four is 1, and the largest lies ${last} spreads above the mean.`, show: { x: [0, 3] } },
+      { value: "some", text: "the last, between 1 and 2", why: () => `8 lies 3 above the mean, and 3 / √5 is ${last}.` },
       { value: "none", text: "all four are 0, since their mean is taken off", why: () => "Their mean is taken off, so they sum to 0; each by itself is not 0.", show: { x: [5, 5, 5, 5] } },
     ],
   });

@@ -11,7 +11,7 @@ const after = (state) => {
   return state.low ? LN.narrow(x, { type: "float16" }).y : LN.layer(x);
 };
 const plain = LN.layer(TOKEN);
-const change = (state) => Math.max(...after(state).map((y, i) => Math.abs(y - plain[i])));
+const change = (state) => LN.apart(after(state), plain);
 
 // The kinds of setting that change what comes out, and how each is known.
 const HUNT = [
@@ -64,7 +64,7 @@ const build = (view) => {
     ask: "[2, 4, 6, 8] comes out as [−1.342, −0.447, 0.447, 1.342]. Draw what [20, 40, 60, 80] comes out as.",
     asked: [guessed, ...slides], revealed: [shown], land: { k: 10, c: 0 },
     verdict: ({ guess }) => {
-      const off = Math.max(...guess.map((g, i) => Math.abs(g - plain[i]))), outlines = `Your bars, kept as outlines, are ${off < 0.25 ? "within" : "up to"} ${say(off, 2)}`;
+      const off = LN.apart(guess, plain), outlines = `Your bars, kept as outlines, are ${off < 0.25 ? "within" : "up to"} ${say(off, 2)}`;
       return off < 0.25 ? `You had it: [20, 40, 60, 80] comes out the same again. ${outlines}.`
         : `[20, 40, 60, 80] comes out the same again, [−1.342, −0.447, 0.447, 1.342]. ${outlines} off. ${Math.max(...guess.map(Math.abs)) > 3 ? "A larger token does not give a larger output: the spread grew with it." : ""}`;
     },

@@ -150,16 +150,14 @@ function plotted({ eps }) {
     { x: { low: 0, high: end, name: "token, counted from 0" }, y: { low, high, log: true } });
 }
 
-const linked = (id, state) => `#${LN.link(id, state)}`;
-
 /** Say where the open token, or one with its mean and spread, can be looked at. */
 function elsewhere(s) {
   const x = held.token.x, [mean, sd] = deviation(x);
   if (!x.every(Number.isFinite)) return [];
   return [
-    x.length > 1 ? [x.length > BARS ? `its first ${BARS} numbers, step by step` : "its numbers, step by step", linked("recipe", { x: x.slice(0, BARS) })] : null,
-    sd > 0 ? ["[2, 4, 6, 8] with its mean and spread", linked("shift", { k: sd / Math.sqrt(5), c: mean - Math.sqrt(5) * sd, log: true, low: type() === "float16", done: "passed" })] : null,
-    sd > 0 ? ["its mean and spread in fewer bits", linked("precision", { sigma: sd, c: mean, eps: s.eps, type: type(), done: "passed" })] : null,
+    x.length > 1 ? [x.length > BARS ? `its first ${BARS} numbers, step by step` : "its numbers, step by step", "recipe", { x: x.slice(0, BARS) }] : null,
+    sd > 0 ? ["[2, 4, 6, 8] with its mean and spread", "shift", { k: sd / Math.sqrt(5), c: mean - Math.sqrt(5) * sd, log: true, low: type() === "float16", done: "passed" }] : null,
+    sd > 0 ? ["its mean and spread in fewer bits", "precision", { sigma: sd, c: mean, eps: s.eps, type: type(), done: "passed" }] : null,
   ].filter(Boolean);
 }
 
@@ -233,7 +231,7 @@ function build(view) {
     for (const b of worst.querySelectorAll("button")) b.setAttribute("aria-pressed", String(Number(b.dataset.at) === h.token.at));
     const places = elsewhere(s);
     go.hidden = places.length === 0;
-    links.replaceChildren(...places.map(([text, href]) => el("li", {}, el("a", { href }, text))));
+    links.replaceChildren(...places.map(([text, ...to]) => el("li", {}, el("a", { href: `#${LN.link(...to)}` }, text))));
   });
   return [asks, el("div", { class: "panel" }, el("label", { for: select.id }, "Array"), select,
     el("p", {}, el("label", { for: file.id }, "Or bring your own, .npy or .safetensors; it stays on this machine: "), file), wrong), shown];
