@@ -31,10 +31,10 @@ def record(name="norm", spec=LAYER, gamma=GAMMA, beta=BETA, mean=None, variance=
     return NormRecord(name, f"at {name}", "fused", spec, {}, dtype, **made, **more)
 
 
-def side(*records, risks=(), graph=True):
+def side(*records, risks=(), graph=True, unidentified=()):
     # a file with layers can show a norm without parameters, one of names alone cannot
     layers = (Layer("torch", "LayerNorm", "x", "x", {}, {}),) if graph else ()
-    return Side(ModelFile("m", "safetensors", {}, layers=layers), Found(list(records), [], list(risks)))
+    return Side(ModelFile("m", "safetensors", {}, layers=layers), Found(list(records), list(unidentified), list(risks)))
 
 
 def compared(a, b, names=None):

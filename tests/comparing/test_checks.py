@@ -11,7 +11,7 @@ from comparing.pairs import BETA, GAMMA, LAYER, RANDOM, RMS, compared, record, s
 from layernorm.comparing.checks import CODES, findings, page_of
 from layernorm.comparing.effect import Effect
 from layernorm.comparing.pairing import Pair
-from layernorm.models.norm_record import Finding
+from layernorm.models.norm_record import Finding, Unidentified
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
 GROUP = NormSpec(axes=(1, "2:"), channel_axis=1, groups=4, group_order="blocked", scale_axes=(1,), shift_axes=(1,),
@@ -408,6 +408,16 @@ def test_a_norm_without_parameters_may_be_in_a_file_that_names_tensors_alone():
     names_alone = side(first, graph=False)
     assert found(side(first, bare), names_alone) == [("unpaired", "info")]
     assert found(side(first, bare), side(first)) == [("unpaired", "major")]
+
+
+def test_a_norm_that_the_other_side_could_not_identify_is_no_difference():
+    """A LayerNorm of a Sequential, whose state dict calls it 1; B says that it is one."""
+    first, member = record("h.0.ln_1"), record("1")
+    unknown = Unidentified("1.weight, 1.bias", "its name is a number.")
+    both = compared(side(first, unidentified=[unknown]), side(first, member))
+    (finding,) = findings(both)
+    assert (finding.code, finding.severity, finding.a, finding.b) == ("unpaired", "info", None, "1")
+    assert "A has 1.weight, 1.bias, of which its file does not say" in finding.sentence
 
 
 def test_a_batch_norm_that_was_folded_is_not_missing():

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from layernorm.comparing.checks import CODES, findings
+from layernorm.comparing.checks.unpaired import unidentified
 from layernorm.comparing.compared import Compared, Side
 from layernorm.comparing.divergence import Outcome
 from layernorm.comparing.explaining import explained
@@ -49,7 +50,15 @@ class Comparison:
         introduced = any(outcome.status in ("introduces", "differs") for outcome in self.ran.outcomes)
         if introduced or any(finding.severity in COUNTS for finding in self.findings):
             return "differs"
-        return "same" if self.pairs and not self.open else "inconclusive"
+        return "same" if self.pairs and not self.open and not self.doubted else "inconclusive"
+
+    @cached_property
+    def doubted(self) -> bool:
+        """Tell whether a norm without a partner may be in what was not identified on the other side."""
+        left, a, b = self.compared.pairing, self.compared.a, self.compared.b
+        return any(
+            unidentified(record, other) for records, other in ((left.left_a, b), (left.left_b, a)) for record in records
+        )
 
     @cached_property
     def open(self) -> Mapping[str, list[str]]:

@@ -33,13 +33,23 @@ def check(compared: Compared) -> Iterator[Finding]:
             if can_be_folded(record, other):
                 continue
             name = (record.name, None) if which == "A" else (None, record.name)
-            hidden = _cannot_show(record, other)
+            hidden, doubt = _cannot_show(record, other), unidentified(record, other)
             why = f"; {there}'s file names tensors only and cannot show a norm without any" if hidden else ""
-            severity: Severity = "info" if hidden else "major"
-            yield Finding(
-                "unpaired", severity, name[0], f"only {which} has it: {record.spec.formula()}{why}.",
-                f"add it to {there}, or name its partner with --map.", {}, name[1],
-            )  # fmt: skip
+            remedy = f"add it to {there}, or name its partner with --map."
+            if doubt is not None:
+                why = f"; {there} has {doubt}, of which its file does not say what they are"
+                remedy = f"pass an export of {there}, or in Python its torch.nn.Module, which say what each layer is."
+            severity: Severity = "info" if hidden or doubt is not None else "major"
+            sentence = f"only {which} has it: {record.spec.formula()}{why}."
+            yield Finding("unpaired", severity, name[0], sentence, remedy, {}, name[1])
+
+
+def unidentified(record: NormRecord, other: Side) -> str | None:
+    """Name the tensors of a norm's name that the other side holds, and that may be a norm or not."""
+    for item in other.found.unidentified:
+        if any(place.startswith(f"{record.name}.") for place in item.where.split(", ")):
+            return item.where
+    return None
 
 
 def _cannot_show(record: NormRecord, other: Side) -> bool:
