@@ -58,7 +58,7 @@ def test_llm_foundry_371_an_rms_norm_that_multiplies_by_the_root_is_none():
     assert np.allclose(right, [[0.365, 0.730, 1.095, 1.461]], atol=5e-4)
     found = asked(x, right)
     assert (found.spec.kind, found.spec.axes, found.spec.scale_axes) == ("rms", (-1,), None)
-    assert "gamma and beta along axes (1,) cannot be solved for: each value is seen in 1 row" in found.notes[0]
+    assert "gamma and beta along axes (1,) cannot both be solved for: each value is seen in 1 row" in found.notes[0]
     assert asked(x, [[2.739, 5.477, 8.216, 10.954]]).spec is None
 
 

@@ -26,7 +26,7 @@ def explain(
     code: str = typer.Argument("", metavar="[CODE]", help="A named norm, a field, a column, a property, a finding."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> int:
-    """Print what a norm computes and who says so, what a field means, what a property or finding checks; or all."""
+    """Print what a norm computes and whose it is, what a field means, what a check looks for; or list all."""
     page = page_of(code) if code else contents()
     typer.echo(json.dumps({"schema": "layernorm.explain/1", "code": code, "page": page}) if as_json else page)
     return 0

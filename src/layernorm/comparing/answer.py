@@ -187,8 +187,8 @@ def _notes(shape: tuple[int, ...], chosen: Candidate | None, gamma: Array | None
         rows = math.prod(n for a, n in enumerate(shape) if a not in last.axes)
         names = " and ".join(n for n, v in (("gamma", gamma), ("beta", beta)) if v is None)
         notes.append(
-            f"{names} along axes {last.axes} cannot be solved for: each value is seen in {rows} "
-            f"row{'s' * (rows != 1)}, and {unknowns + 1} are needed. Norms without them were tried."
+            f"{names} along axes {last.axes} cannot {'both ' * (unknowns > 1)}be solved for: each value is seen in "
+            f"{rows} row{'s' * (rows != 1)}, and {unknowns + 1} are needed. Norms with fewer of them were tried."
         )
     if chosen is not None and isinstance(chosen.roles.gamma, Free):
         layout = chosen.sharing.layout(shape)

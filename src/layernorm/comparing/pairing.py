@@ -84,8 +84,8 @@ class _Match:
         for name, partner in names.items():
             for which, asked, known in (("A", name, at_a), ("B", partner, at_b)):
                 if asked not in known:
-                    listed = ", ".join(list(known)[:5]) or "none"
-                    raise ArgumentError(f"the map names {asked!r}, which is no norm of {which}; there are {listed}, ….")
+                    listed = ", ".join([*list(known)[:5], *["…"] * (len(known) > 5)]) or "none"
+                    raise ArgumentError(f"the map names {asked!r}, which is no norm of {which}; its norms: {listed}.")
             if at_b[partner] in self.of_b:
                 raise ArgumentError(f"the map gives {partner!r} of B to two norms of A; give it to one.")
             self.pair(at_a[name], at_b[partner], "map")

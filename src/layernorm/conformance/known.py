@@ -191,8 +191,9 @@ def onnx_file(path: Path) -> Target:
     nodes = [n for n in model.graph.node if n.op_type in NORM_NODES]
     if len(nodes) != 1:
         raise UnsupportedError(
-            f"{path} holds {len(nodes)} nodes of {', '.join(NORM_NODES)}; cut out the one to grade.", str(path)
-        )
+            f"{path} holds {len(nodes)} nodes of {', '.join(sorted({n.op_type for n in nodes}) or NORM_NODES)}; cut "
+            "out the one to grade, with onnx.utils.extract_model.", str(path)
+        )  # fmt: skip
     node = nodes[0]
     norm: Norm = "layer" if node.op_type == "LayerNormalization" else "rms"
     opset = next((o.version for o in model.opset_import if o.domain in OWN_DOMAIN), OPSETS[norm])

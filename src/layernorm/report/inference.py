@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ class Inference:
             lines += [line for note in self.notes for line in _item(note, width)]
         if self.others:
             lines += ["", "Nearest of those that do not fit, with how many times the bound they miss:"]
-            lines += [line for spec, residual in self.others for line in _item(f"{number(residual)}  {spec}", width)]
+            lines += [line for spec, miss in self.others for line in _item(f"{number(miss)}  {_rounded(spec)}", width)]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -176,6 +177,11 @@ def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _rounded(spec: NormSpec) -> NormSpec:
+    """Give a spec with an epsilon that can be read: of one that does not fit, more digits say nothing."""
+    return dataclasses.replace(spec, eps=float(f"{spec.eps:.4g}")) if isinstance(spec.eps, float) else spec
 
 
 def _values(name: str, values: Array) -> str:

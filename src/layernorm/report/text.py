@@ -83,7 +83,7 @@ def _summary(report: Report, command: str) -> list[str]:
     first = wrong[0]
     again = f"{command} --only {first.property} --case {shlex.quote(first.at or '')}"
     return [
-        f"{len(wrong)} of {graded} properties fail; {unit}.",
+        f"{len(wrong)} of {graded} properties fail{'s' * (len(wrong) == 1)}; {unit}.",
         f"  what it means:  layernorm explain {first.property}",
         f"  to see it again:  {again}",
         *([CALL] if len(wrong) > 1 and all(g.verdict == "error" for g in wrong) else []),

@@ -152,8 +152,8 @@ LN.page = (() => {
     try {
       const answers = await LN.library.compute(calls.map(({ call, x, options, type = "float64" }) => ({ call, x, options, type })));
       const worst = Math.max(...answers.map((y, i) => apart(y, calls[i].expected, calls[i].type ?? "float64")));
-      if (worst <= 4) say("agrees", `Computed in this page; ${LN.library.name} agrees to ${LN.say(worst, 2)} units in the last place.`);
-      else say("differs", `Computed in this page; ${LN.library.name} differs by ${LN.say(worst, 3)} units in the last place.`);
+      if (worst <= 4) say("agrees", `Computed in this page; ${LN.library.name} agrees to ${LN.say(worst, 2)} in the last place.`);
+      else say("differs", `Computed in this page; ${LN.library.name} differs by ${LN.say(worst, 3)} in the last place.`);
     } catch (error) {
       say("page", `Computed in this page. ${error.message}`);
       parts.who.textContent = LN.library.said;
