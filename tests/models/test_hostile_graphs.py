@@ -260,3 +260,14 @@ def test_a_folder_whose_model_is_a_link_to_a_device(tmp_path):
     (tmp_path / "model.onnx").symlink_to("/dev/zero")
     with pytest.raises(FileError, match="it is a device, a pipe or a folder"):
         ln.inspect(tmp_path)
+
+
+def test_a_product_that_goes_nowhere(tmp_path):
+    """The one reader of the norm has no output; a damaged TFLite file ended in a traceback."""
+    n = Norm()
+    model = n.b.model(n.output())
+    product = next(node for node in model.graph.node if node.op_type == "Mul")
+    del product.output[:], model.graph.node[-1:], model.graph.output[:]
+    onnx.save(model, tmp_path / "hostile.onnx")
+    (record,) = ln.inspect(tmp_path / "hostile.onnx").norms
+    assert record.spec.kind == "layer"

@@ -363,7 +363,7 @@ def _unread(scope: Scope, found: Fit) -> dict[str, Evidence]:
     ):
         after = scope.graph.nodes[scope.readers[output][0]] if len(scope.readers.get(output, ())) == 1 else None
         fixed = [n for n in after.inputs if n and scope.is_fixed(n)] if after is not None else []
-        if after is None or after.op != op or parameter is not None or not fixed:
+        if after is None or after.op != op or parameter is not None or not fixed or not after.outputs:
             continue
         strange = next((t for n in fixed for t in scope.behind(n)[1].values() if not is_usable(t)), None)
         if strange is not None:
