@@ -363,7 +363,7 @@ LN.pick = (view, { ask, key, options, right, reveal, land = {}, at = view.descri
   const choice = LN.choice(view, key, { label: ask, options: options.map(({ value, text }) => [value, text]) });
   choice.classList.add("list");
   const { commit, pass, again } = LN.gate(view, {
-    words: ["Commit my answer", "Answer again"], asked: [choice], revealed: reveal, land, clear: { [key]: "" },
+    words: ["Commit my answer", "Answer again"], asked: choice.querySelectorAll(".option"), revealed: reveal, land, clear: { [key]: "" },
     ready: () => {
       missed.textContent = view.state[key] === "" ? "Pick one answer first, or ask to be shown." : "";
       return view.state[key] !== "";

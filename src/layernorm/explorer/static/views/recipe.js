@@ -51,7 +51,7 @@ const build = (view) => {
     caption: () => `The token ${LN.row(view.state.x)}, its mean as a line`,
     draw: (s) => {
       const high = most(s), y = 178 - ((s0().mean + high) / (2 * high)) * 160;
-      return [...LN.bars(s.x, { low: -high, high }), LN.svg("line", { x1: 4, x2: 356, y1: y, y2: y, class: "meanline", "data-term": "mean" })];
+      return [LN.svg("line", { x1: 4, x2: 356, y1: y, y2: y, class: "meanline", "data-term": "mean" }), ...LN.bars(s.x, { low: -high, high })];
     },
     rows: () => [["number", "x", "x − μ"], ...view.state.x.map((v, i) => [i + 1, v, s0().centered[i]])],
   });
