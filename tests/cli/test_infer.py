@@ -100,7 +100,7 @@ def damaged():
 
 WRONG = {
     "missing.npy": ("unreadable", "missing.npy: No such file or directory; pass a .npy file."),
-    ".": ("unreadable", ".: Is a directory; pass a .npy file."),
+    ".": ("unreadable", ".: it is a device, a pipe or a folder; pass a plain file."),
     "pickled.npy": ("unsupported", "pickled.npy: it holds Python objects, which are pickled, and no pickle is read"),
     "several.npz": ("unsupported", "several.npz: not a .npy file; its first bytes are 50 4b 03 04 "),
     "empty.npy": ("unsupported", "empty.npy: not a .npy file; its first bytes are none."),

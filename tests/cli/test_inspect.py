@@ -302,11 +302,9 @@ def test_a_card_does_not_take_the_place_of_its_model(tmp_path, capsys):
     path = tmp_path / "m.safetensors"
     path.write_bytes((2).to_bytes(8, "little") + b"{}")
     before = path.read_bytes()
-    for card in (path, Path(os.devnull)):
-        assert run(["inspect", str(path), "--card", str(card)]) == 2
-        assert "give the card another name" in capsys.readouterr().err
+    assert run(["inspect", str(path), "--card", str(path)]) == 2
+    assert "give the card another name" in capsys.readouterr().err
     assert path.read_bytes() == before
-    assert not Path(os.devnull).is_file()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
@@ -338,5 +336,5 @@ def test_a_name_that_no_file_can_have_is_said(name, why):
 def test_no_reader_waits_for_a_pipe(reader, tmp_path):
     os.mkfifo(tmp_path / "m")
     read = importlib.import_module(f"layernorm.models.formats.{reader}").read
-    with pytest.raises(ln.LayerNormError, match=r"m: it is a device, a pipe or a folder; pass a model file\.$"):
+    with pytest.raises(ln.LayerNormError, match=r"m: it is a device, a pipe or a folder; pass a plain file\.$"):
         read(tmp_path / "m")

@@ -10,6 +10,7 @@ import typer
 
 from layernorm.cli.progress import progress
 from layernorm.spec.errors import ArgumentError, FileError
+from layernorm.spec.files import opened
 
 STATUS = {"same": 0, "differs": 1, "inconclusive": 2}
 
@@ -43,7 +44,10 @@ def _names(path: Path) -> dict[str, str]:
     from layernorm.models.formats.folder import unique
 
     try:
-        read = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique)
+        with opened(path) as file:
+            read = json.loads(file.read().decode("utf-8-sig"), object_pairs_hook=unique)
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass a JSON file.", str(path)) from None
     except (ValueError, RecursionError) as error:
@@ -62,13 +66,15 @@ def _arrays(path: Path) -> dict[str, Any]:
 
     try:
         # opened here, for np.load leaves an archive that is cut off open
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as read:
+        with opened(path) as file, np.load(file, allow_pickle=False) as read:
             if not isinstance(read, np.lib.npyio.NpzFile):
                 raise ValueError
             arrays = {name: read[name] for name in read.files}
             if not all(isinstance(array, np.ndarray) for array in arrays.values()):
                 raise ValueError  # a member that is no .npy is given as its bytes
             return arrays
+    except FileError:
+        raise
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}; pass an .npz file.", str(path)) from None
     except (ValueError, AttributeError, TypeError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error):

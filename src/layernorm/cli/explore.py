@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from layernorm.spec.errors import ArgumentError, UnsupportedError
+from layernorm.spec.files import replacing
 
 
 def explore(
@@ -66,7 +67,6 @@ def explore(
 
 
 def _write(path: Path) -> int:
-    from layernorm.conformance.worst import replacing
     from layernorm.explorer.page import one_file, static_files
 
     with replacing(path) as aside, aside.open("x", encoding="utf-8", newline="\n") as file:

@@ -11,6 +11,7 @@ import typer
 
 from layernorm.cli.progress import progress
 from layernorm.spec.errors import ArgumentError
+from layernorm.spec.files import check_place, replacing
 
 MET = 1
 
@@ -35,13 +36,12 @@ def inspect(
 ) -> int:
     """List the norms of a model: each one's whole specification, where it was read, and what may go wrong."""
     # loaded here: NumPy and the formats are nothing that `layernorm --help` should wait for
-    from layernorm.conformance.worst import replacing
     from layernorm.report.inspection import inspect as look_into
 
     if card is not None:
-        _check(card)
-        if card.exists() and (not card.is_file() or (model.exists() and card.samefile(model))):
-            raise ArgumentError(f"{card} is the model itself, or no plain file; give the card another name.", str(card))
+        check_place(card)
+        if card.exists() and model.exists() and card.samefile(model):
+            raise ArgumentError(f"{card} is the model itself; give the card another name.", str(card))
     with progress(f"reading {model.name}"):
         seen = look_into(model)
     if card is not None:
@@ -56,11 +56,3 @@ def inspect(
         severities.index(Severity(risk.severity)) >= severities.index(fail_on) for risk in seen.risks
     )
     return MET if met else 0
-
-
-def _check(path: Path) -> None:
-    """Refuse, before anything is read, a place where no file can be made."""
-    if path.is_dir():
-        raise ArgumentError(f"{path} is a folder; give the name of a file.", str(path))
-    if not path.absolute().parent.is_dir():
-        raise ArgumentError(f"{path}: its folder does not exist; make it first.", str(path))

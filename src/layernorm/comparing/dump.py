@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layernorm.spec.errors import FileError, UnsupportedError
+from layernorm.spec.files import opened
 
 MAGIC = b"\x93NUMPY"
 
@@ -24,7 +25,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     """
     where = str(path)
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(len(MAGIC))
             if head != MAGIC:
                 hint = "; an .npz holds several arrays: save the one as .npy" if head[:2] == b"PK" else ""

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
 """This file writes the arrays of a report's worst case, so that anyone can work them out for themselves."""
 
-import contextlib
-import os
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +12,7 @@ from layernorm.conformance.measure import exact_of, parameters_of, scale_of
 from layernorm.conformance.oracle import DD, backward, error, ulp
 from layernorm.conformance.targets import Target, told
 from layernorm.spec.errors import ArgumentError
+from layernorm.spec.files import check_place, replacing
 
 
 def save_worst(found: Report, path: Path) -> str:
@@ -57,36 +54,11 @@ def checked_path(path: Path) -> None:
     """Refuse a path at which no file of arrays can be made.
 
     Raises:
-        ArgumentError: it does not end in .npz, is a folder, or its folder does not exist.
+        ArgumentError: it does not end in .npz, or no file can be put there.
     """
     if path.suffix != ".npz":
         raise ArgumentError(f"{path}: arrays are saved as .npz; give a name that ends in it.", str(path))
-    if path.is_dir():
-        raise ArgumentError(f"{path} is a folder; give the name of a file.", str(path))
-    if not path.absolute().parent.is_dir():
-        raise ArgumentError(f"{path}: its folder does not exist; make it first.", str(path))
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ArgumentError(f"{path}: its folder cannot be written to; choose another place.", str(path))
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a place beside the path to write to, and move it there, so that what fails leaves an older file as it was.
-
-    Raises:
-        ArgumentError: nothing can be written there.
-    """
-    aside = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
-    try:
-        yield aside
-        aside.replace(path)
-    except OSError as fault:
-        raise ArgumentError(
-            f"{path} cannot be written ({fault.strerror or fault}); choose another place.", str(path)
-        ) from fault
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
+    check_place(path)
 
 
 def _outputs(target: Target, case: Case) -> tuple[dict[str, Array], int]:

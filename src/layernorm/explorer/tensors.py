@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import layernorm as ln
 from layernorm.models.formats import safetensors
 from layernorm.spec.errors import ArgumentError, FileError, LayerNormError, UnsupportedError
+from layernorm.spec.files import opened
 
 MAGIC = b"\x93NUMPY"
 MOST_TENSORS = 2000
@@ -170,7 +171,7 @@ def read_tensors(path: Path) -> list[Held]:
     try:
         head = b"" if path.is_dir() else _head(path)
         if head.startswith(MAGIC):
-            with path.open("rb") as file:
+            with opened(path) as file:
                 _compare_claim(file, path.stat().st_size)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return [replace(_held(path.name, array), file=path.name)]
@@ -214,7 +215,7 @@ def uploaded(data: bytes) -> list[Held]:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with opened(path) as file:
         return file.read(16)
 
 

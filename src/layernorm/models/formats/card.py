@@ -17,7 +17,6 @@ import ml_dtypes  # noqa: F401 - importing it is what teaches NumPy the name bfl
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.models.norm_record import (
     Evidence,
@@ -31,6 +30,7 @@ from layernorm.models.norm_record import (
     Unidentified,
 )
 from layernorm.spec.errors import FileError, SpecError
+from layernorm.spec.files import opened
 from layernorm.spec.norm_spec import UNKNOWN, NormSpec
 
 SCHEMA = "layernorm.inspect/1"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import Tensor
 from layernorm.spec.errors import FileError
+from layernorm.spec.files import opened
 
 # config.json is some kilobytes; the index of a thousand experts' weights is some 20 MB.
 MOST_JSON = 2**25

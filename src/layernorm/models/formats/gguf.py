@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from layernorm.models.formats.stored import bytes_of, opened
+from layernorm.models.formats.stored import bytes_of
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
+from layernorm.spec.files import opened
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

@@ -10,9 +10,9 @@ from typing import Any
 
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.hdf5 import Hdf5
-from layernorm.models.formats.stored import opened
 from layernorm.models.model_file import Layer, ModelFile, Tensor
 from layernorm.spec.errors import FileError
+from layernorm.spec.files import opened
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"

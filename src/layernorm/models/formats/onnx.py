@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layernorm.models.formats import onnx_tensors
-from layernorm.models.formats.stored import opened
 from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import MOST_AXES, ModelFile, Tensor
 from layernorm.spec.errors import FileError, MissingExtraError, UnsupportedError
+from layernorm.spec.files import opened
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto

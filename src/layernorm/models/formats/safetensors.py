@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.folder import config_beside, parse_json, read_shards
-from layernorm.models.formats.stored import bytes_of, opened
+from layernorm.models.formats.stored import bytes_of
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError, UnsupportedError
+from layernorm.spec.files import opened
 
 # The largest models have 140 000 tensors, of some 150 bytes each in the headers of all their files; the format itself
 # allows 100 MB, which would take 2 GB to parse.

@@ -2,21 +2,9 @@
 """This file reads the bytes of one tensor from the file that holds them."""
 
 from pathlib import Path
-from typing import BinaryIO
 
 from layernorm.spec.errors import FileError
-
-
-def opened(path: Path) -> BinaryIO:
-    """Open a file of a model to be read.
-
-    Raises:
-        FileError: a link leads to a device or a pipe, which would be read without end.
-        OSError: the system does not open it.
-    """
-    if path.exists() and not path.is_file():
-        raise FileError(f"{path}: it is a device, a pipe or a folder; pass a model file.", str(path))
-    return path.open("rb")
+from layernorm.spec.files import opened
 
 
 def bytes_of(path: Path, name: str, begin: int, length: int) -> bytes:

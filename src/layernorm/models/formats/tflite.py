@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layernorm.models.formats.flatbuffer import Broken, Table, flexbuffer
-from layernorm.models.formats.stored import opened
 from layernorm.models.graph import Graph, Node
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import FileError
+from layernorm.spec.files import opened
 
 IDENTIFIER = b"TFL3"
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from layernorm.models.formats.archive import Archive
 from layernorm.models.formats.folder import config_beside, read_shards
 from layernorm.models.formats.pickles import Call, Global, read_pickle
-from layernorm.models.formats.stored import opened
 from layernorm.models.formats.strides import fits, laid_out, reach
 from layernorm.models.formats.torch_live import of_live
 from layernorm.models.formats.torch_module import MOST_NAMED, Tree, of_pickled
 from layernorm.models.model_file import ModelFile, Tensor
 from layernorm.spec.errors import ArgumentError, FileError, UnsupportedError
+from layernorm.spec.files import opened
 
 # A pickle of torch.save's first form begins with this number, whatever the protocol.
 _MAGIC = re.compile(rb"\x80[\x02-\x05](\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\.", re.DOTALL)
