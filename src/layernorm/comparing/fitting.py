@@ -98,10 +98,10 @@ def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None =
     layout = sharing.layout(x.shape)
     far = x.dtype == np.float64 and not LEAST < np.abs(x).max() < MOST
     wide = np.longdouble if kind == "float64" or far else np.float64
-    split_x, split_y = (a.reshape(layout.split).astype(wide) for a in (x, y))
+    split_x, split_y = (a.reshape(layout.split) for a in (x, y))
     picked: list[tuple[int, Array]] = []
     if limit is not None and x.size > limit:
-        spread = split_x.std(axis=layout.normalized)
+        spread = split_x.std(axis=layout.normalized, dtype=wide)  # of a large dump no wide copy is made
         for axis, keep in _fewer(layout, limit).items():
             place = layout.kept.index(axis)
             others = tuple(a for a in range(spread.ndim) if a != place)
@@ -110,6 +110,7 @@ def view_of(x: Array, y: Array, sharing: Sharing, kind: str, limit: int | None =
             picked.append((axis, places))
             split_x, split_y = (np.take(a, places, axis) for a in (split_x, split_y))
             spread = np.take(spread, places, place)
+    split_x, split_y = (a.astype(wide) for a in (split_x, split_y))
     size = math.prod(layout.split[a] for a in layout.normalized)
     deviation = split_x - split_x.mean(axis=layout.normalized, keepdims=True)
     deviation = deviation - deviation.mean(axis=layout.normalized, keepdims=True)
